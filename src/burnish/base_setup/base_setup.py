@@ -1,0 +1,75 @@
+"""From a config to the shared base: model and tokenizer loaded, adapters grafted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
+from burnish.base_setup.lora_setup import lora_config
+from burnish.base_setup.tokenizer_setup import PromptEncoder
+from burnish.config import PPOConfig
+from burnish.errors import InputError
+from burnish.models.shared_base import SharedBase
+
+
+class BaseSetup:
+    """Loads the base once and prepares what every role stands on."""
+
+    def __init__(self, config: PPOConfig, model: Any = None, tokenizer: Any = None) -> None:
+        """`model` and `tokenizer` may be given ready-made instead of being loaded by name."""
+        torch.manual_seed(config.seed)  # adapter initialisation follows the seed
+        if (model is None) != (tokenizer is None):
+            raise InputError("give both a model and its tokenizer, or neither")
+        if model is None:
+            model, tokenizer = load_model(config)
+        self.config = config
+        self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20)
+        if not self.base.stop_ids:
+            raise InputError(
+                f"{config.model_name} names no end-of-text token, so no response could ever finish; "
+                "set eos_token in its tokenizer or generation config"
+            )
+        self.encoder = PromptEncoder(
+            tokenizer, self.base.context_length, config.max_new_tokens, config.chat_template, config.system_prompt
+        )
+
+    def add_adapter(self, name: str) -> None:
+        """A fresh adapter of the configured shape."""
+        self.base.add_adapter(name, lora_config(self.config, self.base.decoder))
+
+
+def load_model(config: PPOConfig) -> tuple[Any, Any]:
+    """Model and tokenizer by name, on their device. Weights come as safetensors; code from a hub is never run."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    device = choose_device(config.device)
+    source = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=choose_dtype(config.dtype, device), trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"cannot load the model {config.model_name!r}: {reason}\n"
+            f"Give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)."
+        ) from None
+    return model.to(device), tokenizer
+
+
+def choose_device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.zeros(0, device=wanted).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {wanted!r} cannot be used here: {str(error).splitlines()[0]}") from None
+
+
+def choose_dtype(wanted: str, device: torch.device) -> torch.dtype:
+    if wanted != "auto":
+        return getattr(torch, wanted)
+    return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32

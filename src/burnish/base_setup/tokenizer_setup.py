@@ -1,0 +1,67 @@
+"""The tokenizer, and how a user's prompt becomes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from burnish.errors import InputError
+
+
+class PromptEncoder:
+    """Turns prompts into token ids: as they stand, or as a user's message through the chat template."""
+
+    def __init__(
+        self, tokenizer: Any, context_length: int, max_new_tokens: int, chat_template: bool, system_prompt: str | None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.max_prompt_tokens = context_length - max_new_tokens
+        self.context_length = context_length
+        self.max_new_tokens = max_new_tokens
+        self.chat_template = chat_template
+        self.system_prompt = system_prompt
+        if chat_template and not tokenizer.chat_template:
+            raise InputError("chat_template is on, but this model's tokenizer has none; set chat_template: false")
+
+    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids per prompt. Empty, blank and too long prompts are refused, by number."""
+        if isinstance(prompts, str) or not isinstance(prompts, Sequence) or not prompts:
+            raise InputError(f"prompts must be a list of at least one string, not {prompts!r:.60}")
+        encoded = []
+        for number, prompt in enumerate(prompts):
+            if not isinstance(prompt, str):
+                raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
+            if not prompt.strip():
+                raise InputError(f"prompt {number} is empty; a model needs at least one word to go on from")
+            ids = self._tokens_of(prompt)
+            if len(ids) > self.max_prompt_tokens:
+                raise InputError(
+                    f"prompt {number} has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's "
+                    f"context of {self.context_length} leaves room for {self.max_prompt_tokens}. Shorten it, or lower "
+                    f"max_new_tokens. It begins: {prompt[:60]!r}"
+                )
+            encoded.append(ids)
+        return encoded
+
+    @property
+    def header(self) -> list[int]:
+        """The tokens with which the chat template opens the assistant's turn; empty without a template."""
+        if not self.chat_template:
+            return []
+        message = [{"role": "user", "content": "x"}]
+        with_header = self._templated(message, add_generation_prompt=True)
+        return with_header[len(self._templated(message, add_generation_prompt=False)) :]
+
+    def _tokens_of(self, prompt: str) -> list[int]:
+        if not self.chat_template:
+            return list(self.tokenizer(prompt)["input_ids"])
+        messages = [{"role": "user", "content": prompt}]
+        if self.system_prompt is not None:
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        return self._templated(messages, add_generation_prompt=True)
+
+    def _templated(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
+        encoded = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=add_generation_prompt, return_dict=True
+        )
+        return list(encoded["input_ids"])

@@ -1,0 +1,164 @@
+"""Everything that can be set, in one place. The text under a field is its help and its documentation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from burnish.errors import InputError, nearest
+
+
+class PPOConfig(BaseModel):
+    """One PPO fine-tuning: model, rollout, reward, credit, update."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise InputError(explain(error, type(self))) from None
+
+    # ---- model
+    model_name: str = "Qwen/Qwen3-0.6B-Base"
+    """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
+    lora_r: int = Field(16, ge=1)
+    """Rank of the adapters. Usual 8-64; a higher rank can learn more and costs memory."""
+    lora_alpha: int = Field(32, ge=1)
+    """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
+    lora_dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
+    written into the saved adapters and serves supervised training."""
+    lora_layers: Literal["all"] | int | list[int] = "all"
+    """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
+    the layers below are computed once per rollout; they learn a little less per step."""
+    lora_target_modules: Literal["all-linear"] | list[str] = "all-linear"
+    """Linear modules of a layer that get an adapter, for example [q_proj, v_proj]. Fewer: smaller and weaker."""
+    adapter_scope: Literal["response", "sequence"] = "response"
+    """Where the adapters act. `response`: on the end of the prompt and the response, so that the prompt is read once
+    for all roles and epochs. `sequence`: everywhere, the ordinary LoRA that can be merged into the base."""
+    device: str = "auto"
+    """`auto` (a GPU if there is one), or a torch device such as `cpu` or `cuda:0`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the base. `auto`: float32 on CPU (bfloat16 is slow on most), bfloat16 on GPU."""
+
+    # ---- prompts and generation
+    chat_template: bool = False
+    """Give prompts as a user's message through the tokenizer's chat template. Set it for instruct models."""
+    system_prompt: str | None = None
+    """System message for the chat template; without it the template's own default is used."""
+    max_new_tokens: int = Field(10, ge=1)
+    """Longest response. Time grows linearly with it; the reward should be reachable within it."""
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature, applied when scoring too. Usual 0.7-1.0; lower explores less."""
+    top_k: int = Field(50, ge=0)
+    """Keep the k most likely tokens, 0 for all. Small sets read better and make the head cheap."""
+    top_p: float = Field(0.95, gt=0, le=1)
+    """Keep the smallest set of tokens with this probability, 1 for all."""
+
+    # ---- reward and KL
+    reward: str = "tldr"
+    """A named rule (`tldr`, `sentiment`), a Python function as `file.py:name`, or the folder of a reward model."""
+    kl_coef: float = Field(0.1, ge=0)
+    """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
+    """What is charged per token, with d = logprob - ref_logprob: k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d."""
+    adaptive_kl_target: float | None = Field(None, gt=0)
+    """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10."""
+    adaptive_kl_horizon: int = Field(10_000, ge=1)
+    """Responses over which the adaptive kl_coef may change by 20 %. Smaller reacts faster."""
+    stop_token_penalty: float = Field(0.0, ge=0)
+    """Subtracted from the score of a response without a stop token. Usual 0-1; raises the share that finishes."""
+
+    # ---- credit
+    gamma: float = Field(0.99, gt=0, le=1)
+    """Discount per token. 1.0 is usual for text; lower favours reward that comes soon."""
+    lam: float = Field(0.95, ge=0, le=1)
+    """GAE's lambda. 1: advantages from whole returns (noisy); 0: from one-step predictions (biased)."""
+    value_target: Literal["reward_to_go", "gae"] = "reward_to_go"
+    """What the value model learns: the discounted rewards to come, or advantage + value."""
+    whiten_rewards: bool = False
+    """Scale per-token rewards to unit variance over the batch (the mean stays)."""
+    whiten_advantages: bool = True
+    """Scale advantages to mean 0 and variance 1 over the batch's real tokens. Steadies the step size."""
+
+    # ---- update
+    steps: int = Field(100, ge=1)
+    """PPO steps of the run: each is one rollout and its updates. The learning rates decay over them."""
+    batch_size: int = Field(32, ge=1)
+    """Responses per PPO step. Larger: less noise; decoding grows slower than linearly."""
+    epochs: int = Field(4, ge=1)
+    """Passes over each rollout. Usual 1-4; more reuse the data harder and move the policy further."""
+    mini_batch_size: int | None = Field(None, ge=1)
+    """Responses per optimizer step; must divide batch_size. Unset: the whole rollout."""
+    micro_batch_size: int | None = Field(None, ge=1)
+    """Most responses in one forward and backward pass. Changes memory and speed, never the result."""
+    micro_batch_tokens: int = Field(1024, ge=1)
+    """Most tokens (padding included) in one forward and backward pass. Changes memory and speed, never the result."""
+    learning_rate: float = Field(1e-5, gt=0)
+    """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 5e-4."""
+    value_learning_rate: float = Field(1e-4, gt=0)
+    """Value model learning rate. Usual: up to ten times the policy's."""
+    lr_schedule: Literal["linear", "constant"] = "linear"
+    """`linear` decays both learning rates to 0 over `steps`."""
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    """PPO's clip: how far a token's probability ratio may move before it earns nothing more. Usual 0.1-0.3."""
+    value_clip: float | None = Field(0.2, gt=0)
+    """How far a value may move from the rollout's in one step before its loss stops counting; null for no limit."""
+    value_warmup_steps: int = Field(0, ge=0)
+    """First steps that train the value model only. 1-3 keep a bad critic from steering the policy."""
+    target_kl_stop: float | None = Field(None, gt=0)
+    """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.1."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this norm, policy and value apart."""
+
+    # ---- run
+    seed: int = Field(0, ge=0)
+    """Sampling, data order and initialisation all follow from it."""
+    prompt_cache_mb: int = Field(1024, ge=0)
+    """Memory for the base's reading of prompts that may come back in a later step (response scope)."""
+
+    @field_validator("lora_layers")
+    @classmethod
+    def _layers_exist(cls, value: Any) -> Any:
+        if value == [] or (isinstance(value, int) and value < 1) or (isinstance(value, list) and min(value) < 0):
+            raise ValueError("use `all`, a number of top layers of at least 1, or a list of layer numbers from 0")
+        return value
+
+    @field_validator("lora_target_modules")
+    @classmethod
+    def _modules_exist(cls, value: Any) -> Any:
+        if value == []:
+            raise ValueError("name at least one module, or `all-linear`")
+        return value
+
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        batch, mini = self.batch_size, self.mini_batch_size
+        if mini is not None and batch % mini:
+            lower, upper = batch // mini * mini, (batch // mini + 1) * mini
+            way_out = f"{lower} or {upper}" if lower else f"batch_size {upper}"
+            raise ValueError(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try {way_out}")
+        return self
+
+    @property
+    def optimizer_steps_per_ppo_step(self) -> int:
+        """Optimizer steps of each model for a full rollout."""
+        return self.epochs * (self.batch_size // (self.mini_batch_size or self.batch_size))
+
+
+def explain(error: ValidationError, config: type[BaseModel], source: str = "config") -> str:
+    """All errors at once, one line each, with the nearest name for a key that does not exist."""
+    lines = []
+    for item in error.errors():
+        key = str(item["loc"][0]) if item["loc"] else ""
+        if item["type"] == "extra_forbidden":
+            line = f"unknown key {key!r}{nearest(key, config.model_fields)}"
+        else:
+            problem = item["msg"].removeprefix("Value error, ")
+            line = f"{key}: {problem} (got {item['input']!r})" if key else problem
+        if line.split(":")[0] not in {earlier.split(":")[0] for earlier in lines if key}:
+            lines.append(line)  # a field with several types reports each of them; the first says enough
+    count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
+    return f"{count} in the {source}:\n" + "\n".join(f"  - {line}" for line in lines)

@@ -1,0 +1,89 @@
+"""The file that `burnish train` reads: a PPOConfig, and where prompts come from and results go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from burnish.config.ppo_config import PPOConfig
+from burnish.errors import InputError
+
+MAX_CONFIG_BYTES = 1_000_000
+
+
+class TrainConfig(PPOConfig):
+    """Config of `burnish train`: all PPO settings, and the run's files."""
+
+    prompts: str
+    """Prompts to train on: a `.jsonl` file (one object per line) or a `.txt` file (one prompt per line)."""
+    prompt_field: str = "prompt"
+    """Key of the prompt in each JSON object."""
+    eval_prompts: str | None = None
+    """Held-out prompts in a file of their own. Without it, `num_eval_prompts` are set aside from `prompts`."""
+    num_eval_prompts: int = Field(16, ge=0)
+    """Held-out prompts to measure before and after on; 0 measures nothing."""
+    run_dir: str = "runs"
+    """Folder that run folders are created in."""
+    run_name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    """Name of this run's folder. Unset: the time of its start."""
+    samples_per_step: int = Field(2, ge=0)
+    """Responses per step that are written to samples.jsonl with all their per-token columns."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping: the second would silently win."""
+
+
+def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node)
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            raise InputError(f"key {key!r} stands twice, on lines {seen[key]} and {line}; remove one of them")
+        seen[key] = line
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates)
+
+
+def load_train_config(path: str | Path, overrides: list[str] | None = None) -> TrainConfig:
+    """Reads a YAML file and applies `key=value` overrides. Relative paths in the file are taken from its folder."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise InputError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; that is not a config")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read the config {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"the config {path} is not UTF-8 text (byte {error.start})") from None
+    values = _parse(text, str(path))
+    if not isinstance(values, dict):
+        raise InputError(f"the config {path} must be a mapping of `key: value` lines, not a {type(values).__name__}")
+    for key in ("prompts", "eval_prompts"):
+        if isinstance(values.get(key), str):
+            values[key] = str(path.parent / values[key])
+    if isinstance(values.get("reward"), str) and (path.parent / values["reward"].split(":")[0]).exists():
+        values["reward"] = str(path.parent / values["reward"])
+    for override in overrides or []:
+        key, equals, value = override.partition("=")
+        if not equals or not key:
+            raise InputError(f"override {override!r} is not of the form key=value, for example steps=20")
+        values[key] = _parse(value, f"override {override!r}")
+    return TrainConfig(**{str(k): v for k, v in values.items()})
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None

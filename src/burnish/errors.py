@@ -1,0 +1,33 @@
+"""What can go wrong, and the exit code that the command line gives it.
+
+Every message says what was found, where, what is needed and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BurnishError(Exception):
+    """Root of all errors that a user can meet. `exit_code` is what the command line returns for it."""
+
+    exit_code = 1
+
+
+class InputError(BurnishError, ValueError):
+    """A config, a file, a prompt or a reward that cannot be used."""
+
+    exit_code = 2
+
+
+class DivergedError(BurnishError, RuntimeError):
+    """The training left the region in which its numbers mean anything."""
+
+    exit_code = 5
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint ("; did you mean 'x'?") for a misspelt name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

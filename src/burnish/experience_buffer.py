@@ -1,0 +1,95 @@
+"""The experience buffer: whole sequences in, mini-batches out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from burnish.errors import InputError
+from burnish.maths import masked_mean, masked_var
+from burnish.reward_kl import Rows
+from burnish.token_attribution import SAPairs, as_sa_pairs
+
+
+class ExperienceBuffer:
+    """Stores rollouts and deals them out again.
+
+    A mini-batch (one optimizer step) is a random set of sequences, drawn without regard to length: which tokens share
+    a gradient must not depend on padding. Inside it, sequences of similar length share a micro-batch (one forward and
+    backward pass) under a token budget, so that little of the pass is padding.
+    """
+
+    def __init__(self) -> None:
+        self.tables: list[SAPairs] = []
+
+    def store(self, sa_pairs: Rows) -> None:
+        self.tables.append(as_sa_pairs(sa_pairs))
+
+    def clear(self) -> None:
+        self.tables.clear()
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return sum(table.mask.shape[0] for table in self.tables)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(table) for table in self.tables)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the stored tables and of the context that the base computed for them."""
+        return sum(t.nbytes + (0 if t.context is None else t.context.nbytes) for t in self.tables)
+
+    def moments(self, column: str) -> tuple[Tensor, Tensor]:
+        """Mean and variance of a column over all real tokens stored."""
+        values = torch.cat([table[column][table.mask] for table in self.tables])
+        everything = torch.ones_like(values, dtype=torch.bool)
+        return masked_mean(values, everything), masked_var(values, everything)
+
+    def mini_batches(
+        self,
+        mini_batch_size: int | None,
+        max_tokens: int,
+        micro_batch_size: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[list[SAPairs]]:
+        """One epoch: each mini-batch as a list of micro-batches, every sequence once, in a fresh random order."""
+        if not self.tables:
+            raise InputError("the experience buffer is empty; store a rollout first")
+        order = torch.randperm(len(self), generator=generator)
+        for chosen in order.split(mini_batch_size or len(self)):
+            yield [pairs for table, rows in self._by_table(chosen) for pairs in _micro(table, rows, max_tokens, micro_batch_size)]
+
+    def _by_table(self, sequences: Tensor) -> Iterator[tuple[SAPairs, Tensor]]:
+        first = 0
+        for table in self.tables:
+            size = table.mask.shape[0]
+            rows = sequences[(sequences >= first) & (sequences < first + size)] - first
+            if len(rows):
+                yield table, rows
+            first += size
+
+
+def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None) -> Iterator[SAPairs]:
+    """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence)."""
+    costs = suffix_lengths(table)[rows]  # [n]
+    order = costs.argsort(stable=True)
+    rows, costs = rows[order.cpu()], costs[order].tolist()
+    start = 0
+    for end in range(1, len(rows) + 1):
+        size = end - start
+        full = end == len(rows) or (size + 1) * costs[end] > max_tokens or size == micro_batch_size
+        if full:
+            yield table.select(rows[start:end])
+            start = end
+
+
+def suffix_lengths(table: SAPairs) -> Tensor:
+    """Tokens that a training pass computes for each sequence: the adapted end of the prompt, and the response.  [B]"""
+    lengths = table.lengths
+    if table.context is None or table.prompt_mask is None:
+        return lengths
+    return lengths + table.prompt_mask[:, table.context.start :].sum(1) - 1

@@ -1,0 +1,145 @@
+"""PPO's arithmetic as pure functions: tensors in, tensors out, nothing known of models or tables.
+
+Shapes: B sequences, T response positions. `mask` is True on generated tokens (the stop token included) and every
+per-token tensor is zero outside it. r_t is the reward of token t, v_t the value of the state before token t.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# A log-ratio beyond this is already clipped by any PPO epsilon; the clamp only keeps exp() finite.
+MAX_LOG_RATIO = 20.0
+
+
+# ---------------------------------------------------------------------------------------------- masked statistics
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """sum(x * mask) / sum(mask).  [B, T] -> scalar"""
+    return (x * mask).sum() / mask.sum().clamp(min=1)
+
+
+def masked_var(x: Tensor, mask: Tensor) -> Tensor:
+    """Biased variance over real tokens: mean((x - mean)^2).  [B, T] -> scalar"""
+    return masked_mean((x - masked_mean(x, mask)) ** 2, mask)
+
+
+def whiten(x: Tensor, mask: Tensor, keep_mean: bool = False) -> Tensor:
+    """(x - mean) / sqrt(var + 1e-8) over real tokens; `keep_mean` adds the mean back.  [B, T] -> [B, T]"""
+    mean = masked_mean(x, mask)
+    white = (x - mean) * torch.rsqrt(masked_var(x, mask) + 1e-8)
+    return (white + mean if keep_mean else white) * mask
+
+
+# ------------------------------------------------------------------------------------------------ KL and rewards
+
+
+def kl_per_token(logprob: Tensor, ref_logprob: Tensor, estimator: str = "k1") -> Tensor:
+    """Estimates of KL(policy || reference) from sampled tokens, with d = logprob - ref_logprob.  [B, T] -> [B, T]
+
+    k1 = d (unbiased, may be negative), k2 = d^2 / 2, k3 = exp(-d) - 1 + d (unbiased, never negative).
+    """
+    d = logprob - ref_logprob
+    if estimator == "k1":
+        return d
+    if estimator == "k2":
+        return d**2 / 2
+    if estimator == "k3":
+        return torch.expm1(-d.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)) + d
+    raise ValueError(f"unknown KL estimator {estimator!r}; use k1, k2 or k3")
+
+
+def kl_adjusted_rewards(kl: Tensor, score: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
+    """r_t = -kl_coef * kl_t, plus the score.  [B, T] -> [B, T]
+
+    A score per response [B] lands on the last generated token; a score per token [B, T] is added where it stands.
+    """
+    reward = -kl_coef * kl * mask
+    if score.dim() == 2:
+        return reward + score * mask
+    last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))  # [B, T], one True per row
+    return reward + last * score[:, None]
+
+
+def adapted_kl_coef(kl_coef: float, kl: float, target: float, num_sequences: int, horizon: int) -> float:
+    """kl_coef * (1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon): drifts until the measured KL meets its target."""
+    error = min(max(kl / target - 1.0, -0.2), 0.2)
+    return kl_coef * (1.0 + error * num_sequences / horizon)
+
+
+# ---------------------------------------------------------------------------------------------- credit over time
+
+
+def discounted_sum(x: Tensor, discount: float) -> Tensor:
+    """y_t = x_t + discount * y_{t+1}, from the right.  [B, T] -> [B, T]
+
+    Zeros to the right of a sequence stay zeros, so right padding of any width changes nothing.
+    """
+    y = torch.zeros_like(x)
+    running = torch.zeros_like(x[:, 0]) if x.shape[1] else x.sum(1)
+    for t in reversed(range(x.shape[1])):
+        running = x[:, t] + discount * running
+        y[:, t] = running
+    return y
+
+
+def td_errors(reward: Tensor, value: Tensor, gamma: float) -> Tensor:
+    """delta_t = r_t + gamma * v_{t+1} - v_t, with v = 0 after the last token.  [B, T] -> [B, T]"""
+    next_value = torch.cat([value[:, 1:], torch.zeros_like(value[:, :1])], dim=1)
+    return reward + gamma * next_value - value
+
+
+def gae_advantages(td_error: Tensor, gamma: float, lam: float) -> Tensor:
+    """A_t = delta_t + gamma * lam * A_{t+1}  (Schulman et al. 2016, eq. 16).  [B, T] -> [B, T]"""
+    return discounted_sum(td_error, gamma * lam)
+
+
+def reward_to_go(reward: Tensor, gamma: float) -> Tensor:
+    """R_t = r_t + gamma * R_{t+1}.  [B, T] -> [B, T]"""
+    return discounted_sum(reward, gamma)
+
+
+def explained_variance(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """1 - Var(target - prediction) / Var(target): 1 is a perfect critic, 0 is no better than a constant."""
+    return 1.0 - masked_var(target - prediction, mask) / (masked_var(target, mask) + 1e-8)
+
+
+# -------------------------------------------------------------------------------------------------------- losses
+
+
+def policy_ratio(logprob: Tensor, old_logprob: Tensor) -> Tensor:
+    """pi(a|s) / pi_old(a|s) = exp(logprob - old_logprob).  [B, T] -> [B, T]"""
+    return (logprob - old_logprob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def ppo_clip_loss(ratio: Tensor, advantage: Tensor, clip_epsilon: float) -> Tensor:
+    """max(-A * ratio, -A * clip(ratio, 1 - eps, 1 + eps))  (Schulman et al. 2017, eq. 7).  [B, T] -> [B, T]"""
+    clipped = ratio.clamp(1.0 - clip_epsilon, 1.0 + clip_epsilon)
+    return torch.maximum(-advantage * ratio, -advantage * clipped)
+
+
+def value_mse_loss(value: Tensor, returns: Tensor, old_value: Tensor, value_clip: float | None) -> Tensor:
+    """0.5 * max((v - R)^2, (v_clipped - R)^2), v_clipped within value_clip of the rollout's v.  [B, T] -> [B, T]"""
+    loss = (value - returns) ** 2
+    if value_clip is not None:
+        clipped = old_value + (value - old_value).clamp(-value_clip, value_clip)
+        loss = torch.maximum(loss, (clipped - returns) ** 2)
+    return 0.5 * loss
+
+
+def approx_kl(logprob: Tensor, old_logprob: Tensor, mask: Tensor) -> Tensor:
+    """0.5 * mean((logprob - old_logprob)^2): how far the update has moved the policy.  [B, T] -> scalar"""
+    return 0.5 * masked_mean((logprob - old_logprob) ** 2, mask)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """logsumexp(z) - sum(p * z); entries of -inf carry no mass.  [..., V] -> [...]"""
+    p = logits.softmax(-1)
+    return logits.logsumexp(-1) - (p * logits.masked_fill(p == 0, 0.0)).sum(-1)
+
+
+def linear_decay(step: int, num_steps: int) -> float:
+    """1 at step 0, 1/num_steps at the last step, never below: what a learning rate is multiplied with."""
+    return max(1.0 - step / num_steps, 1.0 / num_steps)

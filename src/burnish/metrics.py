@@ -1,0 +1,126 @@
+"""Every number of a step: what it means, what is healthy, what is a red flag. docs/metrics.md is made from this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from burnish.maths import explained_variance, kl_per_token, masked_mean
+from burnish.reward_kl import scores_as_tensor
+from burnish.token_attribution import SAPairs
+
+
+@dataclass(frozen=True)
+class Metric:
+    meaning: str
+    healthy: str
+    red_flag: str
+
+
+METRICS: dict[str, Metric] = {
+    "step": Metric("Number of the PPO step, from 1.", "-", "-"),
+    "reward": Metric(
+        "Mean score of the step's responses, without KL or penalties (per-token rewards: their sum).",
+        "rises, with noise from step to step",
+        "flat after 10 steps: the learning rate is too low, or the reward hardly differs between responses",
+    ),
+    "reward_std": Metric(
+        "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
+    ),
+    "kl": Metric(
+        "Distance to the reference per response in nats: sum over tokens of logprob - ref_logprob (k1), then the mean.",
+        "0 at step 1, then grows slowly; 1-15",
+        "far above 20: the text is leaving the reference, look at the samples; far below 0: a scoring bug",
+    ),
+    "kl_k3": Metric(
+        "The same distance by the k3 estimator, which is never negative.",
+        "near `kl`",
+        "much larger than `kl`: a few tokens became very unlikely under the reference",
+    ),
+    "kl_coef": Metric("Price of one nat in this step.", "constant, or drifting with a target", "rises without end"),
+    "entropy": Metric(
+        "Mean entropy per token of the distribution that was sampled from, in nats.",
+        "falls slowly",
+        "near 0: the policy says always the same; raise kl_coef, lower the learning rate",
+    ),
+    "response_tokens": Metric("Mean number of generated tokens.", "steady", "drifts to 1 or to max_new_tokens"),
+    "finished": Metric(
+        "Share of responses that ended in a stop token.", "rises or steady", "near 0: raise max_new_tokens"
+    ),
+    "value": Metric("Mean predicted value.", "follows `returns`", "far from `returns`"),
+    "returns": Metric("Mean value target.", "rises with the reward", "falls while the reward rises: KL costs too much"),
+    "advantage_std": Metric("Spread of the advantages before whitening.", "above 0", "near 0: no credit to assign"),
+    "explained_variance": Metric(
+        "How much of the returns' variance the values predicted before this step's update.",
+        "rises towards 0.3-0.9",
+        "below 0 after 10 steps: the critic misleads; use value_warmup_steps or a higher value_learning_rate",
+    ),
+    "policy_loss": Metric(
+        "Mean PPO-clip loss over the step's updates. 0 in warm-up steps.",
+        "small, around 0",
+        "its size says little; look at `reward`",
+    ),
+    "value_loss": Metric("Mean of half the squared error to the returns.", "falls", "grows for many steps"),
+    "ratio": Metric("Mean probability ratio new / old over the updates.", "0.95-1.05", "outside 0.8-1.2"),
+    "first_ratio_error": Metric(
+        "Largest |ratio - 1| before the first update: how well training reproduces sampling.",
+        "below 1e-4 in float32",
+        "the run stops with an error above the limit",
+    ),
+    "clip_fraction": Metric(
+        "Share of tokens whose ratio left the clip range.", "0.02-0.3", "above 0.5: lower learning_rate or epochs"
+    ),
+    "approx_kl": Metric(
+        "How far the updates moved the policy within the step.", "0.001-0.05", "above 0.1: lower learning_rate"
+    ),
+    "policy_grad_norm": Metric(
+        "Gradient norm of the policy before clipping.", "steady", "jumps by 10x: an unstable update"
+    ),
+    "value_grad_norm": Metric("Gradient norm of the value model before clipping.", "steady", "jumps by 10x"),
+    "value_clip_fraction": Metric(
+        "Share of values outside the value clip.", "below 0.5", "near 1 for long: raise value_clip"
+    ),
+    "learning_rate": Metric("The policy's learning rate in this step.", "as scheduled", "-"),
+    "policy_updates": Metric("Optimizer steps of the policy so far.", "grows by epochs x mini-batches", "stands still"),
+    "value_updates": Metric("Optimizer steps of the value model so far.", "likewise", "stands still"),
+    "buffer_mb": Metric("Memory of the experience: table and shared context.", "steady", "grows"),
+    "seconds": Metric("Wall clock of the step.", "steady", "grows"),
+    "seconds_generate_sequences": Metric("... of the rollout and the reference.", "-", "-"),
+    "seconds_compute_rewards": Metric("... of the reward.", "small", "dominates: a slow reward function"),
+    "seconds_add_values_to_sa_pairs": Metric("... of the value predictions.", "-", "-"),
+    "seconds_train_value_model": Metric("... of the value updates.", "-", "-"),
+    "seconds_train_policy_model": Metric("... of the policy updates.", "-", "-"),
+}
+
+
+def step_metrics(sa_pairs: SAPairs, rewards: list[Any], kl_coef: float) -> dict[str, float]:
+    """What the finished table tells about its step. Every mean is over real tokens or over responses."""
+    mask = sa_pairs.mask
+    score = scores_as_tensor(rewards, mask)
+    score = score.sum(1) if score.dim() == 2 else score  # [B]
+    kl_sums = {k: (kl_per_token(sa_pairs["logprob"], sa_pairs["ref_logprob"], k) * mask).sum(1) for k in ("k1", "k3")}
+    advantage = sa_pairs["advantage"][mask]
+    return {
+        "reward": float(score.mean()),
+        "reward_std": float(score.std(correction=0)),
+        "kl": float(kl_sums["k1"].mean()),
+        "kl_k3": float(kl_sums["k3"].mean()),
+        "kl_coef": kl_coef,
+        "entropy": float(masked_mean(sa_pairs["entropy"], mask)),
+        "response_tokens": float(sa_pairs.lengths.float().mean()),
+        "finished": float(sa_pairs.finished.float().mean()) if sa_pairs.finished is not None else 0.0,
+        "value": float(masked_mean(sa_pairs["value"], mask)),
+        "returns": float(masked_mean(sa_pairs["returns"], mask)),
+        "advantage_std": float(advantage.std(correction=0)),
+        "explained_variance": float(explained_variance(sa_pairs["value"], sa_pairs["returns"], mask)),
+    }
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
+    return (
+        "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the same.\n"
+        "(Made from `src/burnish/metrics.py`.)\n\n"
+        f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n"
+    )

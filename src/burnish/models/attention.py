@@ -1,0 +1,40 @@
+"""Attention over grouped keys without copying them.
+
+Models with fewer key heads than query heads usually repeat every key once per query head before attending. Here the
+query heads of a group are laid out as extra query positions of their one key head instead: the same numbers, and the
+cached prefix is read where it lies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+NAME = "burnish_grouped"
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: Tensor,  # [B, heads, Q, D]
+    key: Tensor,  # [B, key_heads, S, D]
+    value: Tensor,  # [B, key_heads, S, D]
+    attention_mask: Tensor | None,  # [B or 1, 1, Q, S] bool
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Masked attention, each key head serving its group of query heads.  -> [B, Q, heads, D]"""
+    b, heads, q, d = query.shape
+    key_heads = key.shape[1]
+    groups = heads // key_heads
+    query = query.reshape(b, key_heads, groups * q, d)
+    if attention_mask is not None and groups > 1:
+        attention_mask = attention_mask.repeat(1, 1, groups, 1)  # [., 1, groups * Q, S]
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout)
+    return out.reshape(b, heads, q, d).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, grouped_attention)

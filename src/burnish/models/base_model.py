@@ -1,0 +1,84 @@
+"""What the four roles have in common: an adapter (or none) on the shared base, and a head that reads its states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from burnish.errors import InputError
+from burnish.models.sampling import selected_logprobs
+from burnish.models.shared_base import SharedBase
+from burnish.models.shared_context import SharedContext
+from burnish.token_attribution.sa_pairs import SAPairs
+
+
+class RoleModel:
+    """One role on the shared base."""
+
+    def __init__(self, base: SharedBase, adapter: str | None) -> None:
+        self.base = base
+        self.adapter = adapter
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What training this role changes."""
+        return [] if self.adapter is None else self.base.adapter_parameters(self.adapter)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self.parameters())
+
+    def context_of(self, sa_pairs: SAPairs) -> SharedContext:
+        """The pairs' shared context, computed now if they come from plain rows."""
+        if sa_pairs.context is not None:
+            return sa_pairs.context
+        if sa_pairs.prompt_ids is None or sa_pairs.prompt_mask is None:
+            raise InputError("these SA pairs carry no 'state', so no model can read them; build them with their states")
+        device = self.base.device
+        return self.base.build_context(
+            sa_pairs.prompt_ids.to(device), sa_pairs.prompt_mask.to(device), sa_pairs["action"].to(device)
+        )
+
+
+class LanguageModel(RoleModel):
+    """A role that speaks: it gives log-probabilities of actions."""
+
+    temperature: float
+
+    def __init__(self, base: SharedBase, adapter: str | None, temperature: float = 1.0) -> None:
+        super().__init__(base, adapter)
+        self.temperature = temperature
+
+    def logprobs(self, context: SharedContext, mask: Tensor, kept: Tensor | None) -> Tensor:
+        """log pi(a|s) of every response token, renormalised over the kept sets.  -> [B, T], zero outside the mask"""
+        hidden = self.base.state_hidden(self.adapter, context)[mask]  # [N, H]: the head only where a token is scored
+        chosen = selected_logprobs(
+            hidden, self.base.head, context.response[mask], None if kept is None else kept[mask], self.temperature
+        )
+        return torch.zeros(mask.shape, dtype=chosen.dtype, device=mask.device).masked_scatter(mask, chosen)
+
+
+class ScalarModel(RoleModel):
+    """A role that judges: a linear head reads one number off each hidden state."""
+
+    def __init__(self, base: SharedBase, adapter: str) -> None:
+        super().__init__(base, adapter)
+        self.head = nn.Linear(base.hidden_size, 1).to(base.device)  # fp32, whatever the base is kept in
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [*super().parameters(), *self.head.parameters()]
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> [...]"""
+        return self.head(hidden.float()).squeeze(-1)
+
+    def save_head(self, folder: Path) -> None:
+        save_file({k: v.contiguous() for k, v in self.head.state_dict().items()}, folder / "head.safetensors")
+
+    def load_head(self, folder: Path) -> None:
+        file = Path(folder) / "head.safetensors"
+        if not file.is_file():
+            raise InputError(f"{folder} has no head.safetensors; it is not the folder of a value or reward model")
+        self.head.load_state_dict(load_file(file))

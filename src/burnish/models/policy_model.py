@@ -1,0 +1,136 @@
+"""The policy: the model that PPO trains. It generates token by token and scores its own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from burnish.models.base_model import LanguageModel
+from burnish.models.key_values import GrowingCache
+from burnish.models.sampling import Sampled, Sampler
+from burnish.models.shared_context import SharedContext
+from burnish.token_attribution.sa_pairs import left_padded
+
+# Finished sequences leave the decoding batch when they are this share of it: each departure copies the cache once.
+DROP_WHEN_FINISHED = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout:
+    """What one generation produced: B responses of up to T tokens."""
+
+    mask: Tensor  # [B, T] bool
+    action: Tensor  # [B, T]
+    logprob: Tensor  # [B, T]
+    entropy: Tensor  # [B, T]
+    kept: Tensor | None  # [B, T, k]
+    finished: Tensor  # [B] bool: ended in a stop token
+    context: SharedContext
+
+
+class PolicyModel(LanguageModel):
+    """The trained role. In the first step it equals the reference, as its adapter starts at zero."""
+
+    version = 0
+    """How many updates it has seen: tells whether a rollout is its own."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        sampler: Sampler,
+        generator: torch.Generator | None = None,
+    ) -> Rollout:
+        """Continues every prompt until a stop token or `max_new_tokens`."""
+        base = self.base
+        prompt_ids, prompt_mask = (t.to(base.device) for t in left_padded(prompts))
+        start = base.suffix_start(prompt_ids.shape[1])
+        num_suffix = prompt_ids.shape[1] - start
+        cache = base.read_prompts(prompt_ids, prompt_mask, room=num_suffix + max_new_tokens)
+        prefix = cache.room[base.trunk_depth :, ..., :start, :].clone()
+        tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.hidden_size, base.head)
+        base.take_role(self.adapter)
+        self._decode(prompt_ids[:, start:], prompt_mask, cache, tape, sampler, generator)
+        return tape.rollout(prompt_ids, prompt_mask, start, prefix, keep_trunk=base.trunk_depth > 0)
+
+    def _decode(
+        self,
+        inputs: Tensor,
+        key_mask: Tensor,
+        cache: GrowingCache,
+        tape: _Tape,
+        sampler: Sampler,
+        generator: torch.Generator | None,
+    ) -> None:
+        base = self.base
+        stop_ids = torch.tensor(base.stop_ids, device=base.device)
+        rows = torch.arange(inputs.shape[0], device=base.device)  # the sequences in the batch
+        alive = torch.ones_like(rows, dtype=torch.bool)  # and which of them still speak
+        for t in range(tape.max_new_tokens):
+            trunk = base.run_layers(base.embed(inputs), key_mask, cache, range(base.trunk_depth))
+            hidden = base.run_layers(trunk, key_mask, cache, range(base.trunk_depth, base.num_layers))
+            cache.advance(inputs.shape[1])
+            sampled = sampler(base.norm(hidden[:, -1]) @ base.head.T, generator)
+            tape.write(t, rows[alive], alive, trunk, sampled)
+            stopped = torch.isin(sampled.action, stop_ids)
+            tape.finished[rows[alive & stopped]] = True
+            alive = alive & ~stopped
+            if not alive.any():
+                break
+            inputs, key_mask = sampled.action[:, None], torch.cat([key_mask, torch.ones_like(key_mask[:, :1])], dim=1)
+            if (~alive).sum() >= DROP_WHEN_FINISHED * len(rows):
+                cache.keep_rows(alive)
+                rows, inputs, key_mask = rows[alive], inputs[alive], key_mask[alive]
+                alive = alive[alive]
+
+
+class _Tape:
+    """Writes down what decoding produces, at the sequences' own rows."""
+
+    def __init__(self, batch: int, max_new_tokens: int, num_suffix: int, hidden_size: int, like: Tensor) -> None:
+        self.max_new_tokens = max_new_tokens
+        self.num_suffix = num_suffix
+        self.mask = torch.zeros(batch, max_new_tokens, dtype=torch.bool, device=like.device)
+        self.action = torch.zeros(batch, max_new_tokens, dtype=torch.long, device=like.device)
+        self.logprob = torch.zeros(batch, max_new_tokens, device=like.device)
+        self.entropy = torch.zeros(batch, max_new_tokens, device=like.device)
+        self.finished = torch.zeros(batch, dtype=torch.bool, device=like.device)
+        self.trunk = like.new_zeros(batch, num_suffix + max_new_tokens - 1, hidden_size)
+        self.kept: list[Tensor] = []  # per step [B, k_t]; the width differs from step to step
+
+    def write(self, t: int, rows: Tensor, alive: Tensor, trunk: Tensor, sampled: Sampled) -> None:
+        self.mask[rows, t] = True
+        self.action[rows, t] = sampled.action[alive]
+        self.logprob[rows, t] = sampled.logprob[alive]
+        self.entropy[rows, t] = sampled.entropy[alive]
+        columns = slice(0, self.num_suffix) if t == 0 else slice(self.num_suffix + t - 1, self.num_suffix + t)
+        self.trunk[rows, columns] = trunk[alive]
+        if sampled.kept is not None:
+            kept = sampled.kept.new_full((len(self.mask), sampled.kept.shape[1]), -1)
+            kept[rows] = sampled.kept[alive]
+            self.kept.append(kept)
+
+    def rollout(
+        self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, keep_trunk: bool
+    ) -> Rollout:
+        width = int(self.mask.sum(1).max())  # no column that nobody reached
+        kept = None
+        if self.kept:
+            widest = max(k.shape[1] for k in self.kept)
+            padded = [torch.nn.functional.pad(k, (0, widest - k.shape[1]), value=-1) for k in self.kept[:width]]
+            kept = torch.stack(padded, dim=1)  # [B, T, k]
+        trunk = self.trunk[:, : self.num_suffix + width - 1] if keep_trunk else None
+        action = self.action[:, :width]
+        return Rollout(
+            mask=self.mask[:, :width],
+            action=action,
+            logprob=self.logprob[:, :width],
+            entropy=self.entropy[:, :width],
+            kept=kept,
+            finished=self.finished,
+            context=SharedContext(prompt_ids, prompt_mask, action, start, prefix, trunk),
+        )

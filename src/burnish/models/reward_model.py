@@ -1,0 +1,74 @@
+"""The learned judge: one score for a prompt and its response, read off the last token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from burnish.errors import InputError
+from burnish.models.base_model import ScalarModel
+from burnish.models.key_values import FixedPrefix
+from burnish.models.shared_base import SharedBase
+from burnish.token_attribution.sa_pairs import SAPairs, left_padded
+
+
+class RewardModel(ScalarModel):
+    """Adapter and scalar head. A head that nobody trained gives noise, so scoring with one is refused."""
+
+    def __init__(self, base: SharedBase, adapter: str = "reward") -> None:
+        super().__init__(base, adapter)
+        self.trained = False
+        nn.init.normal_(self.head.weight, std=(base.hidden_size + 1) ** -0.5)
+        nn.init.zeros_(self.head.bias)
+
+    def mark_trained(self) -> None:
+        """Says that the head has learned something; whoever trained it calls this."""
+        self.trained = True
+
+    @torch.no_grad()
+    def compute_rewards(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
+        """Scores of prompt + response, as text."""
+        ids = [self.base.tokenizer(p, add_special_tokens=False)["input_ids"] for p in prompts]
+        answers = [self.base.tokenizer(r, add_special_tokens=False)["input_ids"] for r in responses]
+        reversed_ids, reversed_mask = left_padded([list(reversed(a)) or [self.base.stop_ids[0]] for a in answers])
+        prompt_ids, prompt_mask = left_padded(ids)
+        device = self.base.device
+        return self.scores(
+            prompt_ids.to(device), prompt_mask.to(device), reversed_ids.flip(1).to(device), reversed_mask.flip(1)
+        ).tolist()
+
+    @torch.no_grad()
+    def score_pairs(self, sa_pairs: SAPairs) -> list[float]:
+        """Scores of sequences just generated: the very tokens, over the prompt that the base has already read."""
+        if sa_pairs.prompt_ids is None or sa_pairs.prompt_mask is None:
+            raise InputError("these SA pairs carry no 'state', so the reward model cannot read them")
+        return self.scores(sa_pairs.prompt_ids, sa_pairs.prompt_mask, sa_pairs["action"], sa_pairs.mask).tolist()
+
+    def scores(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor, mask: Tensor) -> Tensor:
+        """One score per sequence, with gradient.  prompt [B, P] left-padded, response [B, T] right-padded -> [B]"""
+        if not (self.trained or torch.is_grad_enabled()):
+            raise InputError(
+                "this reward model's head is untrained: its scores would be noise. Load one with "
+                "RewardModel.load(folder), or train it and call mark_trained()"
+            )
+        base = self.base
+        start = base.suffix_start(prompt_ids.shape[1])
+        cache = base.read_prompts(prompt_ids, prompt_mask, room=0)
+        suffix = torch.cat([prompt_ids[:, start:], response], dim=1)
+        key_mask = torch.cat([prompt_mask, torch.ones_like(response, dtype=torch.bool)], dim=1)
+        base.take_role(self.adapter)
+        hidden = base.run_layers(base.embed(suffix), key_mask, FixedPrefix(cache.room, 0), range(base.num_layers))
+        last = hidden.shape[1] - response.shape[1] + mask.to(hidden.device).sum(1) - 1  # [B]
+        return self.read(base.norm(hidden[torch.arange(len(last), device=last.device), last]))
+
+    def load(self, folder: str | Path) -> RewardModel:
+        """Takes adapter and head from a folder that `Run.save_adapters` wrote."""
+        from burnish.runs import load_adapter
+
+        load_adapter(self.base, self.adapter, Path(folder))
+        self.load_head(Path(folder))
+        self.trained = True
+        return self

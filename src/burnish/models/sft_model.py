@@ -1,0 +1,22 @@
+"""The reference: the supervised model that the policy must not leave too far behind."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from burnish.models.base_model import LanguageModel
+from burnish.models.shared_base import SharedBase
+from burnish.models.shared_context import SharedContext
+
+
+class SFTModel(LanguageModel):
+    """The frozen base with every adapter off. It stays what it was, to the bit, however long the policy trains."""
+
+    def __init__(self, base: SharedBase, temperature: float = 1.0) -> None:
+        super().__init__(base, adapter=None, temperature=temperature)
+
+    @torch.no_grad()
+    def logprobs(self, context: SharedContext, mask: Tensor, kept: Tensor | None) -> Tensor:
+        """log pi_ref(a|s), over the sets that the policy kept.  -> [B, T]"""
+        return super().logprobs(context, mask, kept)

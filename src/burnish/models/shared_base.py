@@ -1,0 +1,214 @@
+"""One frozen base model, and the adapters grafted on it.
+
+Four roles in the memory of one model: the policy, the value model and the reward model are LoRA adapters, the
+reference is the base itself. This file owns three things that the roles share: which adapter is active, the walk
+through the decoder's layers, and the work that the frozen part does once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from burnish.errors import InputError
+from burnish.models import attention
+from burnish.models.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
+from burnish.models.shared_context import SharedContext, causal_mask, positions_of
+
+PREFILL_TOKENS = 4096  # prompt tokens that go through the base in one pass, padding included
+
+
+class SharedBase:
+    """A frozen causal language model with its tokenizer. Adapters are added by name and chosen with `take_role`."""
+
+    def __init__(self, model: Any, tokenizer: Any, scope: str = "response", prompt_cache_bytes: int = 0) -> None:
+        self.model = model.eval().requires_grad_(False)  # eval: dropout would move the ratios before anything is learned
+        self.tokenizer = tokenizer
+        self.scope = scope
+        self.invocation: list[int] = []
+        self.prompt_cache = PromptCache(prompt_cache_bytes)
+        self.decoder = model.get_decoder()
+        for part in ("embed_tokens", "layers", "norm", "rotary_emb"):
+            if not hasattr(self.decoder, part):
+                raise InputError(
+                    f"{type(model).__name__} is not built like a Llama, Qwen or Mistral decoder (it has no {part!r}); "
+                    "use a model of one of those families"
+                )
+        self.num_layers = len(self.decoder.layers)
+        self.trunk_depth = self.num_layers  # layers below the lowest adapter; none is grafted yet
+        self.head: Tensor = model.get_output_embeddings().weight  # [V, H]
+        self.peft_model: PeftModel | None = None
+        self._tuner_layers: list[BaseTunerLayer] = []
+        self._role: str | None = None
+        self._adopt_layers()
+
+    # ---------------------------------------------------------------------------------------------- properties
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.device
+
+    @property
+    def hidden_size(self) -> int:
+        return self.head.shape[1]
+
+    @property
+    def context_length(self) -> int:
+        return int(self.model.config.max_position_embeddings)
+
+    @property
+    def num_adapted_prompt_tokens(self) -> int:
+        """How many tokens at a prompt's end the adapters act on in response scope: the invocation, at least one."""
+        return max(1, len(self.invocation))
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """The tokens that end a response: the tokenizer's and those of the model's generation settings."""
+        configured = self.model.generation_config.eos_token_id
+        configured = configured if isinstance(configured, list) else [configured]
+        return sorted({i for i in (*configured, self.tokenizer.eos_token_id) if i is not None})
+
+    # ------------------------------------------------------------------------------------------------ adapters
+
+    def add_adapter(self, name: str, lora: LoraConfig) -> None:
+        """Grafts a new adapter; it changes nothing until it is trained (LoRA's B starts at zero)."""
+        if self.peft_model is None:
+            self.peft_model = get_peft_model(self.model, lora, adapter_name=name)
+        else:
+            self.peft_model.add_adapter(name, lora)
+        self.peft_model.eval()
+        self._tuner_layers = [m for m in self.model.modules() if isinstance(m, BaseTunerLayer)]
+        self._role = "a role nobody has"  # grafting activates adapters behind our back
+        layers = lora.layers_to_transform
+        lowest = 0 if layers is None else min(layers) if isinstance(layers, list) else int(layers)
+        self.trunk_depth = min(self.trunk_depth, lowest)
+
+    def adapter_parameters(self, name: str) -> list[nn.Parameter]:
+        return [p for n, p in self.model.named_parameters() if f".{name}." in n and "lora_" in n]
+
+    def take_role(self, adapter: str | None) -> None:
+        """The one place that switches adapters; None is the bare base. Every pass through the layers begins with it."""
+        if adapter == self._role:
+            return
+        for layer in self._tuner_layers:
+            layer.enable_adapters(adapter is not None)
+            if adapter is not None:
+                layer.set_adapter(adapter)  # peft also makes this adapter trainable, and the others not
+        self._role = adapter
+
+    # -------------------------------------------------------------------------------------------- the layer walk
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.decoder.embed_tokens(ids)  # [B, S, H]
+
+    def run_layers(self, hidden: Tensor, key_mask: Tensor, cache: Any, layers: range) -> Tensor:
+        """Hidden states at the last positions of `key_mask` through some layers.  [B, Q, H] -> [B, Q, H]"""
+        num_queries = hidden.shape[1]
+        positions = positions_of(key_mask)[:, -num_queries:]
+        mask = causal_mask(key_mask, num_queries)
+        rotary = self.decoder.rotary_emb(hidden, positions)
+        for i in layers:
+            hidden = self.decoder.layers[i](
+                hidden,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                position_embeddings=rotary,
+            )
+        return hidden
+
+    def norm(self, hidden: Tensor) -> Tensor:
+        return self.decoder.norm(hidden)
+
+    def state_hidden(self, adapter: str | None, context: SharedContext) -> Tensor:
+        """The adapter's hidden state before each response token, ready for a head.  -> [B, T, H]"""
+        hidden = self.embed(context.suffix_ids) if context.trunk is None else context.trunk
+        cache = FixedPrefix(context.prefix, self.trunk_depth)
+        self.take_role(adapter)
+        hidden = self.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth, self.num_layers))
+        return self.norm(hidden[:, -context.response.shape[1] :])
+
+    # -------------------------------------------------------------------------------------- work done once
+
+    def suffix_start(self, prompt_width: int) -> int:
+        """First prompt column that the adapters act on."""
+        return 0 if self.scope == "sequence" else max(prompt_width - self.num_adapted_prompt_tokens, 0)
+
+    @torch.no_grad()
+    def read_prompts(self, prompt_ids: Tensor, prompt_mask: Tensor, room: int) -> GrowingCache:
+        """The base's keys and values of the shared prefix, with room for `room` more tokens behind it."""
+        start = self.suffix_start(prompt_ids.shape[1])
+        prefixes = [tuple(i[m].tolist()) for i, m in zip(prompt_ids[:, :start], prompt_mask[:, :start], strict=True)]
+        entries = self.prompt_cache.lookup(prefixes, self._prefill) if start else []
+        batch = prompt_ids.shape[0]
+        cache = self.head.new_zeros(self.num_layers, 2, batch, *self._key_shape(start + room))
+        for row, entry in enumerate(entries):
+            cache[:, :, row, :, start - entry.shape[3] : start] = entry
+        return GrowingCache(cache, filled=start)
+
+    @torch.no_grad()
+    def build_context(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor) -> SharedContext:
+        """The shared context of sequences that were not generated just now."""
+        start = self.suffix_start(prompt_ids.shape[1])
+        cache = self.read_prompts(prompt_ids, prompt_mask, room=prompt_ids.shape[1] - start + response.shape[1])
+        context = SharedContext(
+            prompt_ids, prompt_mask, response, start, prefix=cache.room[self.trunk_depth :, ..., :start, :], trunk=None
+        )
+        if self.trunk_depth == 0:
+            return context
+        self.take_role(None)
+        trunk = self.run_layers(self.embed(context.suffix_ids), context.key_mask, cache, range(self.trunk_depth))
+        return SharedContext(prompt_ids, prompt_mask, response, start, context.prefix.clone(), trunk)
+
+    def _key_shape(self, width: int) -> tuple[int, int, int]:
+        config = self.model.config
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return config.num_key_value_heads, width, head_dim
+
+    def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
+        """Keys and values of prompts, sorted by length, in chunks of similar length. Padding lies to the right."""
+        entries: list[Tensor] = []
+        while len(entries) < len(prompts):
+            rest = prompts[len(entries) :]
+            take = max(1, sum(1 for n, p in enumerate(rest, 1) if n * max(len(p), 1) <= PREFILL_TOKENS))
+            chunk = rest[:take]
+            width = max(len(p) for p in chunk)
+            ids = torch.tensor([list(p) + [0] * (width - len(p)) for p in chunk], dtype=torch.long, device=self.device)
+            recorder = Recorder()
+            if width:
+                self.take_role(None)
+                self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), recorder, range(self.num_layers))
+                keys_values = recorder.stacked()
+            else:
+                keys_values = self.head.new_zeros(self.num_layers, 2, len(chunk), *self._key_shape(0))
+            entries += [keys_values[:, :, row, :, : len(p)].clone() for row, p in enumerate(chunk)]
+        return entries
+
+    @torch.no_grad()
+    def _adopt_layers(self) -> None:
+        """Walking the layers ourselves must give what the model's own forward pass gave, or we refuse the model."""
+        ids = torch.arange(1, 9, device=self.device)[None] % self.head.shape[0]
+        theirs = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        self.model.set_attn_implementation(attention.NAME)
+        hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
+        difference = float((self.norm(hidden) - theirs).abs().max() / theirs.abs().max())
+        if difference > (1e-4 if self.head.dtype == torch.float32 else 5e-2):
+            raise InputError(
+                f"{type(self.model).__name__} does more between its layers than burnish knows of (hidden states differ "
+                f"by {difference:.1%}); use a Llama, Qwen or Mistral model"
+            )
+
+
+def shared_ending(prompts: Sequence[Sequence[int]], longest: int = 8) -> list[int]:
+    """The tokens that all prompts end in, at most `longest`; empty where they share none."""
+    ending: list[int] = []
+    for column in zip(*(reversed(p[-longest:]) for p in prompts), strict=False):
+        if len(set(column)) > 1:
+            break
+        ending.insert(0, column[0])
+    return ending

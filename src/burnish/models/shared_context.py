@@ -1,0 +1,77 @@
+"""What the frozen base computes once for a batch of sequences, and every role and every epoch starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SharedContext:
+    """A batch as the adapters see it: a prefix that is the base's business alone, and a suffix that they act on.
+
+    In response scope the prefix is the prompt without its invocation tokens; in sequence scope it is empty. The
+    suffix is the rest of the prompt and all response tokens but the last (no state comes after it).
+    """
+
+    prompt_ids: Tensor
+    """[B, P] left-padded."""
+    prompt_mask: Tensor
+    """[B, P] bool."""
+    response: Tensor
+    """[B, T] right-padded token ids."""
+    start: int
+    """First prompt column of the suffix."""
+    prefix: Tensor
+    """[layers above the trunk, 2, B, key_heads, start, D] keys and values."""
+    trunk: Tensor | None
+    """[B, P - start + T - 1, H] hidden states after the adapter-free lower layers; None: there are none."""
+
+    @property
+    def suffix_ids(self) -> Tensor:
+        """[B, S] with S = P - start + T - 1."""
+        return torch.cat([self.prompt_ids[:, self.start :], self.response[:, :-1]], dim=1)
+
+    @property
+    def key_mask(self) -> Tensor:
+        """[B, P + T - 1] bool: what may be attended to. Response padding lies to the right, so causality hides it."""
+        tail = self.prompt_mask.new_ones(self.response.shape[0], self.response.shape[1] - 1)
+        return torch.cat([self.prompt_mask, tail], dim=1)
+
+    @property
+    def nbytes(self) -> int:
+        held = [self.prefix, *([] if self.trunk is None else [self.trunk])]
+        return sum(t.numel() * t.element_size() for t in held)
+
+    def rows(self, rows: Tensor, prompt_width: int, response_width: int) -> SharedContext:
+        """Some sequences, cut to the widths they need: left columns of the prompt, right columns of the response."""
+        cut = self.prompt_ids.shape[1] - prompt_width
+        start = max(self.start - cut, 0)
+        suffix_cut = max(cut - self.start, 0)  # only in sequence scope does the cut reach into the suffix
+        suffix_width = prompt_width - start + response_width - 1
+        return SharedContext(
+            prompt_ids=self.prompt_ids[rows, cut:],
+            prompt_mask=self.prompt_mask[rows, cut:],
+            response=self.response[rows, :response_width],
+            start=start,
+            prefix=self.prefix[:, :, rows, :, self.start - start :],
+            trunk=None if self.trunk is None else self.trunk[rows, suffix_cut : suffix_cut + suffix_width],
+        )
+
+
+def positions_of(key_mask: Tensor) -> Tensor:
+    """Position ids from the mask, so that left padding moves nothing.  [B, S] -> [B, S]"""
+    return (key_mask.long().cumsum(1) - 1).clamp(min=0)
+
+
+def causal_mask(key_mask: Tensor, num_queries: int) -> Tensor:
+    """The last `num_queries` positions see every real key up to themselves.  [B, S] -> [B, 1, Q, S]
+
+    A position always sees itself, real or not: padding then computes something finite that nobody reads.
+    """
+    width = key_mask.shape[1]
+    keys = torch.arange(width, device=key_mask.device)
+    queries = keys[width - num_queries :, None]
+    return ((key_mask[:, None, :] & (keys <= queries)) | (keys == queries))[:, None]

@@ -1,0 +1,161 @@
+"""Updates: several epochs over the experience, value model and policy apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from burnish.clock import Clock, timed
+from burnish.config import PPOConfig
+from burnish.errors import BurnishError, DivergedError
+from burnish.experience_buffer import ExperienceBuffer
+from burnish.maths import policy_ratio
+from burnish.models import PolicyModel, ValueModel
+from burnish.reward_kl import Rows
+from burnish.token_attribution import SAPairs
+from burnish.training import LossOfPairs, PolicyLoss, Statistics, ValueLoss, accumulate_gradients
+
+# How far a ratio may be from 1 before anything is learned: rounding, by the base's number format.
+FIRST_RATIO_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.25, torch.float16: 0.05}
+
+
+class ModelTrainer:
+    """Owns the two optimizers. Each `train_...` call makes all its epochs and returns the mean loss."""
+
+    def __init__(
+        self, policy: PolicyModel, value_model: ValueModel, config: PPOConfig, clock: Clock | None = None
+    ) -> None:
+        self.policy = policy
+        self.value_model = value_model
+        self.config = config
+        self.clock = clock or Clock()
+        self.policy_optimizer = _adam(policy.parameters(), config.learning_rate)
+        self.value_optimizer = _adam(value_model.parameters(), config.value_learning_rate)
+        self.num_policy_updates = 0
+        self.num_value_updates = 0
+        self.metrics: dict[str, float] = {}
+        self._order = torch.Generator().manual_seed(config.seed)
+
+    def set_learning_rates(self, factor: float) -> None:
+        """Both learning rates at `factor` times their configured value."""
+        self.policy_optimizer.param_groups[0]["lr"] = factor * self.config.learning_rate
+        self.value_optimizer.param_groups[0]["lr"] = factor * self.config.value_learning_rate
+
+    @timed
+    def train_value_model(self, sa_pairs: Rows | ExperienceBuffer) -> float:
+        """Minimises the squared error to the returns; gives the mean loss."""
+        value_loss = ValueLoss(self.config.value_clip)
+
+        def loss_of(pairs: SAPairs) -> tuple[Tensor, Statistics]:
+            assert pairs.context is not None
+            return value_loss(pairs, self.value_model.values(pairs.context, pairs.mask))
+
+        updates, metrics = self._train(self._buffer(sa_pairs), self.value_optimizer, loss_of, "value")
+        self.num_value_updates += updates
+        self.metrics |= metrics
+        return metrics["value_loss"]
+
+    @timed
+    def train_policy_model(self, sa_pairs: Rows | ExperienceBuffer) -> float:
+        """Maximises the clipped objective; gives the mean loss."""
+        buffer = self._buffer(sa_pairs)
+        mean, variance = buffer.moments("advantage")
+        whiten = self.config.whiten_advantages
+        policy_loss = PolicyLoss(
+            self.config.clip_epsilon, mean if whiten else 0.0, torch.rsqrt(variance + 1e-8) if whiten else 1.0
+        )
+
+        def loss_of(pairs: SAPairs) -> tuple[Tensor, Statistics]:
+            assert pairs.context is not None
+            logprob = self.policy.logprobs(pairs.context, pairs.mask, pairs.kept)
+            if pairs.policy_version == self.policy.version:
+                self.metrics["first_ratio_error"] = max(
+                    self.metrics.get("first_ratio_error", 0.0), self._check_first_ratio(pairs, logprob.detach())
+                )
+            return policy_loss(pairs, logprob)
+
+        def after_update(statistics: dict[str, float]) -> bool:
+            self.policy.version += 1
+            limit = self.config.target_kl_stop
+            return limit is not None and statistics["approx_kl"] > limit
+
+        self.metrics.pop("first_ratio_error", None)
+        updates, metrics = self._train(buffer, self.policy_optimizer, loss_of, "policy", after_update)
+        self.num_policy_updates += updates
+        self.metrics |= metrics
+        return metrics["policy_loss"]
+
+    # ------------------------------------------------------------------------------------------------ the loop
+
+    def _train(
+        self,
+        buffer: ExperienceBuffer,
+        optimizer: AdamW,
+        loss_of: LossOfPairs,
+        who: str,
+        after_update: Callable[[dict[str, float]], bool] = lambda _: False,
+    ) -> tuple[int, dict[str, float]]:
+        """Epochs of mini-batches; `after_update` may end them early. Gives the number of updates and mean metrics."""
+        config = self.config
+        history: list[dict[str, float]] = []
+        for _ in range(config.epochs):
+            for micro_batches in buffer.mini_batches(
+                config.mini_batch_size, config.micro_batch_tokens, config.micro_batch_size, self._order
+            ):
+                optimizer.zero_grad()
+                totals, num_tokens = accumulate_gradients(micro_batches, loss_of)
+                statistics = {name: float(total) / num_tokens for name, total in totals.items()}
+                parameters = optimizer.param_groups[0]["params"]
+                norm = float(nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+                _check_finite(statistics, norm, who)
+                optimizer.step()
+                history.append(statistics | {f"{who}_grad_norm": norm})
+                if after_update(statistics):
+                    return len(history), _means(history)
+        return len(history), _means(history)
+
+    def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
+        """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""
+        given = sa_pairs if isinstance(sa_pairs, ExperienceBuffer) else ExperienceBuffer()
+        if not isinstance(sa_pairs, ExperienceBuffer):
+            given.store(sa_pairs)
+        buffer = ExperienceBuffer()
+        for table in given.tables:
+            buffer.store(replace(table, context=self.policy.context_of(table)))
+        return buffer
+
+    def _check_first_ratio(self, pairs: SAPairs, logprob: Tensor) -> float:
+        """Before the first update the policy is the one that sampled, so every ratio must be 1."""
+        error = ((policy_ratio(logprob, pairs["logprob"]) - 1).abs() * pairs.mask).flatten()
+        worst = int(error.argmax())
+        limit = FIRST_RATIO_TOLERANCE[self.policy.base.head.dtype]
+        if not float(error[worst]) <= limit:
+            row, position = divmod(worst, pairs.mask.shape[1])
+            raise BurnishError(
+                f"the training pass does not reproduce the rollout: the ratio of token {position} in response {row} "
+                f"of a micro-batch is off 1 by {float(error[worst]):.2g} before any update (limit {limit:g}). Something "
+                "differs between sampling and training: dropout, changed weights, or an edited mask"
+            )
+        return float(error[worst])
+
+
+def _adam(parameters: Sequence[nn.Parameter], learning_rate: float) -> AdamW:
+    return AdamW(parameters, lr=learning_rate, eps=1e-5, weight_decay=0.0)
+
+
+def _means(history: list[dict[str, float]]) -> dict[str, float]:
+    return {name: sum(h[name] for h in history) / len(history) for name in history[0]}
+
+
+def _check_finite(statistics: dict[str, float], grad_norm: float, who: str) -> None:
+    """Nothing that is not finite reaches a weight."""
+    for name, value in (*statistics.items(), (f"{who} gradient norm", grad_norm)):
+        if not abs(value) < float("inf"):
+            raise DivergedError(
+                f"{name} became {value} before an optimizer step of the {who} model; no weight was changed. "
+                "Lower the learning rate, raise kl_coef, or look at the rewards of this step"
+            )

@@ -1,0 +1,175 @@
+"""The orchestrator: one PPO step is ten verbs in a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
+from burnish.base_setup import BaseSetup
+from burnish.clock import Clock
+from burnish.config import PPOConfig
+from burnish.errors import InputError
+from burnish.experience_buffer import ExperienceBuffer
+from burnish.maths import linear_decay
+from burnish.metrics import step_metrics
+from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
+from burnish.ppo_trainer.generator import SequenceGenerator
+from burnish.ppo_trainer.model_trainer import ModelTrainer
+from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction
+from burnish.ppo_trainer.value_adder import ValueAdder
+from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
+from burnish.rewards import resolve_reward
+from burnish.token_attribution import SAPairs
+
+
+class PPOTrainer:
+    """Builds all models and components from a config, and runs PPO steps.
+
+    `reward` overrides config.reward with a function f(prompts, responses) -> list, or a RewardModel. `model` and
+    `tokenizer` override config.model_name with ready-made ones.
+    """
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        reward: RewardFunction | RewardModel | None = None,
+        model: Any = None,
+        tokenizer: Any = None,
+    ) -> None:
+        self.config = config
+        chosen_reward = reward or resolve_reward(config.reward)  # a reward that does not exist fails before any loading
+        setup = BaseSetup(config, model, tokenizer)
+        self.base = setup.base
+        setup.add_adapter("policy")
+        setup.add_adapter("value")
+        self.policy = PolicyModel(self.base, "policy", config.temperature)
+        self.sft_model = SFTModel(self.base, config.temperature)
+        self.value_model = ValueModel(self.base, "value")
+        if isinstance(chosen_reward, str):  # the folder of a reward model
+            setup.add_adapter("reward")
+            chosen_reward = RewardModel(self.base, "reward").load(chosen_reward)
+
+        self.clock = Clock()
+        sampler = Sampler(config.temperature, config.top_k, config.top_p)
+        self.generator = SequenceGenerator(
+            self.policy, self.sft_model, setup.encoder, sampler, config.max_new_tokens, self.clock
+        )
+        self.reward_computer = RewardComputer(chosen_reward, self.clock)
+        self.kl_divergence = KLDivergence(config.kl_estimator)
+        self.kl_controller = KLController(config.kl_coef, config.adaptive_kl_target, config.adaptive_kl_horizon)
+        self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards)
+        self.value_adder = ValueAdder(self.value_model, self.clock)
+        self.td_error = TDError(config.gamma)
+        self.gae_advantage = GAEAdvantage(config.gamma, config.lam)
+        self.return_calculator = ReturnCalculator(config.gamma, config.value_target)
+        self.experience_buffer = ExperienceBuffer()
+        self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
+        self.step = 0
+        self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
+
+    # ----------------------------------------------------------------------------------------------- the step
+
+    def ppo_step(self, prompts: Sequence[str]) -> dict[str, Any]:
+        """One complete PPO step: rollout, score, KL, reward, value, TD error, advantage, returns, store, train.
+
+        Gives `generated_texts`, `rewards`, `value_loss`, `policy_loss`, the SA pairs and the step's metrics.
+        """
+        started = self._begin_step()
+
+        sa_pairs, texts = self.generator.generate_sequences(prompts, self.sampling_generator)  # 1 rollout
+        rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
+        sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
+        sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(sa_pairs, rewards, self.kl_coef)  # 4 reward
+        sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs)  # 5 value
+        sa_pairs = self.td_error.compute_td_errors(sa_pairs)  # 6 TD error
+        sa_pairs = self.gae_advantage.compute_gae_advantages(sa_pairs)  # 7 advantage
+        sa_pairs = self.return_calculator.add_reward_to_go(sa_pairs)  # 8 returns
+        self.experience_buffer.store(sa_pairs)  # 9 store
+        value_loss = self.model_trainer.train_value_model(self.experience_buffer)  # 10 train both models
+        policy_loss = self._train_policy_after_warmup()
+
+        losses = {"value_loss": value_loss, "policy_loss": policy_loss}
+        return self._end_step(started, sa_pairs, texts, rewards) | losses
+
+    @property
+    def kl_coef(self) -> float:
+        return self.kl_controller.kl_coef
+
+    def _begin_step(self) -> float:
+        if self.config.lr_schedule == "linear" and self.step >= self.config.steps:
+            raise InputError(
+                f"all {self.config.steps} steps of this config are done and its learning rate has decayed to 0; "
+                "set steps higher, or lr_schedule: constant"
+            )
+        if self.config.lr_schedule == "linear":
+            self.model_trainer.set_learning_rates(linear_decay(self.step, self.config.steps))
+        self.experience_buffer.clear()
+        self.clock.reset()
+        return time.perf_counter()
+
+    def _train_policy_after_warmup(self) -> float:
+        if self.step < self.config.value_warmup_steps:
+            return 0.0
+        return self.model_trainer.train_policy_model(self.experience_buffer)
+
+    def _end_step(self, started: float, sa_pairs: SAPairs, texts: list[str], rewards: list[Any]) -> dict[str, Any]:
+        metrics = step_metrics(sa_pairs, rewards, self.kl_coef) | self.model_trainer.metrics
+        metrics |= {
+            "learning_rate": self.model_trainer.policy_optimizer.param_groups[0]["lr"],
+            "policy_updates": self.model_trainer.num_policy_updates,
+            "value_updates": self.model_trainer.num_value_updates,
+            "buffer_mb": self.experience_buffer.nbytes / 2**20,
+            "seconds": time.perf_counter() - started,
+            **{f"seconds_{name}": seconds for name, seconds in self.clock.seconds.items()},
+        }
+        self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
+        self.step += 1
+        return {"step": self.step, "generated_texts": texts, "rewards": rewards, "sa_pairs": sa_pairs, **metrics}
+
+    # ------------------------------------------------------------------------------------------------ the run
+
+    def train(
+        self, prompts: Sequence[str], on_step: Callable[[dict[str, Any]], None] | None = None
+    ) -> list[dict[str, Any]]:
+        """Runs the configured steps; which prompts a step takes follows from (seed, step). Gives each step's results."""
+        self.generator.encode(prompts)  # every prompt is checked, and the invocation agreed on, before any long work
+        history = []
+        while self.step < self.config.steps:
+            results = self.ppo_step(self.prompts_of_step(prompts, self.step))
+            if on_step:
+                on_step(results)
+            history.append({k: v for k, v in results.items() if k != "sa_pairs"})  # the pairs hold the shared context
+        return history
+
+    def prompts_of_step(self, prompts: Sequence[str], step: int) -> list[str]:
+        """batch_size prompts: all prompts in a random order, then all again in another, cut into steps."""
+        first = step * self.config.batch_size
+        return [prompts[_shuffled(i, len(prompts), self.config.seed)] for i in range(first, first + self.config.batch_size)]
+
+    def memory_report(self) -> list[tuple[str, float, str]]:
+        """Role, megabytes, what they are: the memory that is known before the first step."""
+        megabyte = 2**20
+        base = sum(p.numel() * p.element_size() for n, p in self.base.model.named_parameters() if "lora_" not in n)
+        roles: list[tuple[str, float, str]] = [
+            ("base", base / megabyte, "frozen, shared by every role; also the reference"),
+            ("policy", 3 * self.policy.nbytes / megabyte, "adapter and its Adam state"),
+            ("value", 3 * self.value_model.nbytes / megabyte, "adapter, head and their Adam state"),
+        ]
+        if isinstance(self.reward_computer.reward, RewardModel):
+            roles.append(("reward", self.reward_computer.reward.nbytes / megabyte, "adapter and head"))
+        else:
+            roles.append(("reward", 0.0, f"{self.reward_computer.name}, not a model"))
+        if self.config.adapter_scope == "response":
+            roles.append(("prompts", float(self.config.prompt_cache_mb), "at most: the base's reading of prompts"))
+        return roles
+
+
+def _shuffled(position: int, size: int, seed: int) -> int:
+    """Element `position` of an endless sequence of random orders of range(size)."""
+    round_number, index = divmod(position, size)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + round_number)
+    return int(torch.randperm(size, generator=generator)[index])

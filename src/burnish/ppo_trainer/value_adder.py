@@ -1,0 +1,25 @@
+"""Values: what the critic expects before each token."""
+
+from __future__ import annotations
+
+import torch
+
+from burnish.clock import Clock, timed
+from burnish.models import ValueModel
+from burnish.reward_kl import Rows
+from burnish.token_attribution import SAPairs, as_sa_pairs
+
+
+class ValueAdder:
+    """Adds `value`, V(s) of the state before each action: one pass for all sequences, none per pair."""
+
+    def __init__(self, value_model: ValueModel, clock: Clock | None = None) -> None:
+        self.value_model = value_model
+        self.clock = clock or Clock()
+
+    @timed
+    @torch.no_grad()
+    def add_values_to_sa_pairs(self, sa_pairs: Rows) -> SAPairs:
+        pairs = as_sa_pairs(sa_pairs)
+        context = self.value_model.context_of(pairs)
+        return pairs.with_columns(value=self.value_model.values(context, pairs.mask.to(self.value_model.base.device)))

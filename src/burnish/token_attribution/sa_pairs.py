@@ -1,0 +1,238 @@
+"""SAPairs: every generated token as a state-action pair; rows to read, columns to compute.
+
+One table holds a batch of responses. Each column is a `[B, T]` tensor, right-padded and zero outside one boolean
+`mask`. The same table is a sequence of dicts, one per generated token, so that `pairs[0]["advantage"]` reads as one
+would say it. Rows are for people; nothing in the training step walks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+from torch import Tensor
+
+from burnish.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from burnish.models.shared_context import SharedContext
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its key in a row, what it holds, and the call that adds it."""
+
+    row_key: str
+    meaning: str
+    added_by: str
+
+
+COLUMNS: dict[str, Column] = {
+    "action": Column("action", "id of the generated token", "SequenceGenerator.generate_sequences"),
+    "logprob": Column("logprob_policy", "log pi(a|s) when it was sampled", "SequenceGenerator.generate_sequences"),
+    "ref_logprob": Column(
+        "logprob_ref", "log pi_ref(a|s) of the frozen reference", "SequenceGenerator.generate_sequences"
+    ),
+    "entropy": Column(
+        "entropy", "entropy of the distribution it was sampled from", "SequenceGenerator.generate_sequences"
+    ),
+    "kl": Column("kl", "distance to the reference, charged per token", "KLDivergence.add_kl_to_sa_pairs"),
+    "reward": Column("reward", "-kl_coef * kl, plus the score", "RewardAdjuster.adjust_rewards_with_kl"),
+    "value": Column("value", "V(s), predicted before the action", "ValueAdder.add_values_to_sa_pairs"),
+    "td_error": Column("td_error", "r + gamma * V(s') - V(s)", "TDError.compute_td_errors"),
+    "advantage": Column("advantage", "GAE, before whitening", "GAEAdvantage.compute_gae_advantages"),
+    "returns": Column("return", "what the value model learns to predict", "ReturnCalculator.add_reward_to_go"),
+}
+COLUMN_OF_ROW_KEY = {column.row_key: name for name, column in COLUMNS.items()}
+ROW_KEYS = ("prompt_id", "position", "state", "kept", *COLUMN_OF_ROW_KEY)
+
+
+@dataclass(frozen=True, eq=False)
+class SAPairs(Sequence[dict[str, Any]]):
+    """State-action pairs of one batch of responses. Nothing is edited in place: `with_columns` returns a new table."""
+
+    mask: Tensor
+    """[B, T] bool: True on generated tokens, the stop token included."""
+    columns: dict[str, Tensor]
+    """name -> [B, T]; the names are those of COLUMNS."""
+    prompt_ids: Tensor | None = None
+    """[B, P] token ids of the prompts, left-padded."""
+    prompt_mask: Tensor | None = None
+    """[B, P] bool: True on real prompt tokens."""
+    kept: Tensor | None = None
+    """[B, T, k] ids that top-k and top-p kept at each position, -1 where fewer; None: the whole vocabulary."""
+    finished: Tensor | None = None
+    """[B] bool: the response ended in a stop token. None: not known."""
+    context: SharedContext | None = None
+    """What the frozen base already computed for these sequences, for the models to start from."""
+    policy_version: int | None = None
+    """How many updates the policy had seen when it generated them. None: not known."""
+
+    # ------------------------------------------------------------------------------------------------- columns
+
+    def __getitem__(self, key: Any) -> Any:  # a name gives a column, a number a row, a slice several rows
+        if isinstance(key, str):
+            return self.column(key)
+        if isinstance(key, slice):
+            return [self.row(i) for i in range(*key.indices(len(self)))]
+        return self.row(key)
+
+    def column(self, name: str) -> Tensor:
+        """The [B, T] tensor of that name; a missing one names the call that adds it."""
+        if name in self.columns:
+            return self.columns[name]
+        if name in COLUMNS:
+            raise InputError(f"these SA pairs have no column {name!r} yet; call {COLUMNS[name].added_by} first")
+        raise InputError(f"{name!r} is not a column of SA pairs{nearest(name, COLUMNS)}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.columns
+
+    def with_columns(self, **new: Tensor) -> SAPairs:
+        """A new table with these columns added or replaced: detached, and zero outside the mask."""
+        columns = dict(self.columns)
+        for name, tensor in new.items():
+            if name not in COLUMNS:
+                raise InputError(f"{name!r} is not a column of SA pairs{nearest(name, COLUMNS)}")
+            if tensor.shape != self.mask.shape:
+                raise InputError(
+                    f"column {name!r} has shape {tuple(tensor.shape)}, the table is {tuple(self.mask.shape)}"
+                )
+            columns[name] = torch.where(self.mask, tensor.detach(), torch.zeros_like(tensor))
+        return replace(self, columns=columns)
+
+    def select(self, rows: Tensor) -> SAPairs:
+        """Some responses, cut to the widths they need."""
+        width = int(self.lengths[rows].max())
+        prompt_width = 0 if self.prompt_mask is None else int(self.prompt_mask[rows].sum(1).max())
+
+        def right_of(prompt: Tensor | None) -> Tensor | None:
+            return None if prompt is None else prompt[rows, prompt.shape[1] - prompt_width :]
+
+        return replace(
+            self,
+            mask=self.mask[rows, :width],
+            columns={name: column[rows, :width] for name, column in self.columns.items()},
+            prompt_ids=right_of(self.prompt_ids),
+            prompt_mask=right_of(self.prompt_mask),
+            kept=None if self.kept is None else self.kept[rows, :width],
+            finished=None if self.finished is None else self.finished[rows],
+            context=None if self.context is None else self.context.rows(rows, prompt_width, width),
+        )
+
+    @property
+    def lengths(self) -> Tensor:
+        """[B] number of generated tokens of each response."""
+        return self.mask.sum(1)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the table's own tensors (the shared context is counted apart)."""
+        own = [self.mask, self.prompt_ids, self.prompt_mask, self.kept, self.finished, *self.columns.values()]
+        return sum(t.numel() * t.element_size() for t in own if t is not None)
+
+    # ---------------------------------------------------------------------------------------------------- rows
+
+    def __len__(self) -> int:
+        return int(self.mask.sum())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self._row_at(b, t) for b, t in self.mask.nonzero().tolist())
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Row `index`, counted over the generated tokens of all responses in order."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"row {index} of {len(self)} SA pairs")
+        b, t = self.mask.nonzero()[index].tolist()
+        return self._row_at(b, t)
+
+    def rows_of(self, prompt_id: int) -> list[dict[str, Any]]:
+        """All rows of one response."""
+        return [self._row_at(prompt_id, t) for t in range(int(self.lengths[prompt_id]))]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Every row as a plain dict."""
+        return list(self)
+
+    def _row_at(self, b: int, t: int) -> dict[str, Any]:
+        row: dict[str, Any] = {"prompt_id": b, "position": t}
+        if self.prompt_ids is not None and self.prompt_mask is not None and "action" in self.columns:
+            row["state"] = self.prompt_ids[b][self.prompt_mask[b]].tolist() + self.columns["action"][b, :t].tolist()
+        row |= {COLUMNS[name].row_key: column[b, t].item() for name, column in self.columns.items()}
+        if self.kept is not None:
+            row["kept"] = [i for i in self.kept[b, t].tolist() if i >= 0]
+        return row
+
+    @classmethod
+    def from_dicts(cls, rows: Sequence[Mapping[str, Any]]) -> SAPairs:
+        """The table of plain rows. Rows of one response share a `prompt_id` (0 if absent) and stand in order."""
+        responses: dict[int, list[Mapping[str, Any]]] = {}
+        for number, row in enumerate(rows):
+            for key in row:
+                if key not in ROW_KEYS:
+                    raise InputError(f"SA pair {number}: unknown key {key!r}{nearest(key, ROW_KEYS)}")
+            responses.setdefault(int(row.get("prompt_id", 0)), []).append(row)
+        if not responses:
+            raise InputError("there are no SA pairs in the list")
+        grouped = [sorted(r, key=lambda row: row.get("position", 0)) for _, r in sorted(responses.items())]
+        lengths = torch.tensor([len(r) for r in grouped])
+        mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [B, T]
+        prompt_ids, prompt_mask = _prompts_of([r[0].get("state") for r in grouped])
+        return cls(
+            mask=mask,
+            columns={COLUMN_OF_ROW_KEY[k]: _fill(mask, k, grouped) for k in _column_keys(rows)},
+            prompt_ids=prompt_ids,
+            prompt_mask=prompt_mask,
+            kept=_kept_of(mask, grouped),
+        )
+
+
+@overload
+def as_sa_pairs(sa_pairs: SAPairs) -> SAPairs: ...
+@overload
+def as_sa_pairs(sa_pairs: Sequence[Mapping[str, Any]]) -> SAPairs: ...
+def as_sa_pairs(sa_pairs: SAPairs | Sequence[Mapping[str, Any]]) -> SAPairs:
+    """Every component takes the table or a plain list of dicts; this is where they become one."""
+    return sa_pairs if isinstance(sa_pairs, SAPairs) else SAPairs.from_dicts(sa_pairs)
+
+
+def left_padded(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    """Token ids of different lengths as one left-padded batch.  -> ids [B, P], mask [B, P]"""
+    width = max(len(s) for s in sequences)
+    ids = torch.tensor([[pad_id] * (width - len(s)) + list(s) for s in sequences], dtype=torch.long)
+    lengths = torch.tensor([len(s) for s in sequences])
+    return ids, torch.arange(width) >= width - lengths[:, None]
+
+
+def _column_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The column keys of the rows, which all must carry."""
+    keys = [key for key in rows[0] if key in COLUMN_OF_ROW_KEY]
+    for number, row in enumerate(rows):
+        for key in (*keys, *(k for k in row if k in COLUMN_OF_ROW_KEY)):
+            if key not in row or key not in keys:
+                raise InputError(f"SA pair {number}: every pair needs the same keys, {key!r} is not in all of them")
+    return keys
+
+
+def _fill(mask: Tensor, key: str, grouped: list[list[Mapping[str, Any]]]) -> Tensor:
+    dtype = torch.long if key == "action" else torch.float32
+    column = torch.zeros(mask.shape, dtype=dtype)
+    column[mask] = torch.tensor([row[key] for response in grouped for row in response], dtype=dtype)
+    return column
+
+
+def _prompts_of(states: list[Any]) -> tuple[Tensor | None, Tensor | None]:
+    """A response's first state is its prompt."""
+    return (None, None) if any(s is None for s in states) else left_padded(states)
+
+
+def _kept_of(mask: Tensor, grouped: list[list[Mapping[str, Any]]]) -> Tensor | None:
+    if not all("kept" in row for response in grouped for row in response):
+        return None
+    sets = [row["kept"] for response in grouped for row in response]
+    width = max(len(s) for s in sets)
+    kept = torch.full((*mask.shape, width), -1)
+    kept[mask] = torch.tensor([list(s) + [-1] * (width - len(s)) for s in sets])
+    return kept
