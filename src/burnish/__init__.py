@@ -1,50 +1,45 @@
-"""burnish: PPO fine-tuning for language models on the machine you have."""
+"""burnish: PPO fine-tuning for language models on the machine you have.
 
-from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
-from burnish.base_setup import EMBEDDED_NAME, BaseSetup
-from burnish.config import PPOConfig, TrainConfig, load_train_config
-from burnish.errors import BurnishError, DivergedError, InputError
-from burnish.experience_buffer import ExperienceBuffer
-from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, SharedBase, ValueModel
-from burnish.ppo_trainer import ModelTrainer, PPOTrainer, RewardComputer, SequenceGenerator, ValueAdder
-from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
-from burnish.token_attribution import SAPairs
-from burnish.token_attribution.extractor import TokenAttributionExtractor
-from burnish.token_attribution.sa_pair_builder import SAPairBuilder
-from burnish.training import PolicyLoss, ValueLoss
+Names are imported when they are first used, so that `burnish --help` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
+    from burnish.base_setup import EMBEDDED_NAME, BaseSetup
+    from burnish.config import PPOConfig, TrainConfig, load_train_config
+    from burnish.errors import BurnishError, DivergedError, InputError
+    from burnish.experience_buffer import ExperienceBuffer
+    from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, SharedBase, ValueModel
+    from burnish.ppo_trainer import ModelTrainer, PPOTrainer, RewardComputer, SequenceGenerator, ValueAdder
+    from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
+    from burnish.token_attribution import SAPairBuilder, SAPairs, TokenAttributionExtractor
+    from burnish.training import PolicyLoss, ValueLoss
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "EMBEDDED_NAME",
-    "BaseSetup",
-    "BurnishError",
-    "DivergedError",
-    "ExperienceBuffer",
-    "GAEAdvantage",
-    "InputError",
-    "KLController",
-    "KLDivergence",
-    "ModelTrainer",
-    "PPOConfig",
-    "PPOTrainer",
-    "PolicyLoss",
-    "PolicyModel",
-    "ReturnCalculator",
-    "RewardAdjuster",
-    "RewardComputer",
-    "RewardModel",
-    "SAPairBuilder",
-    "SAPairs",
-    "SFTModel",
-    "Sampler",
-    "SequenceGenerator",
-    "SharedBase",
-    "TDError",
-    "TokenAttributionExtractor",
-    "TrainConfig",
-    "ValueAdder",
-    "ValueLoss",
-    "ValueModel",
-    "load_train_config",
-]
+_NAMES_IN = {
+    "advantage": ["GAEAdvantage", "ReturnCalculator", "TDError"],
+    "base_setup": ["EMBEDDED_NAME", "BaseSetup"],
+    "config": ["PPOConfig", "TrainConfig", "load_train_config"],
+    "errors": ["BurnishError", "DivergedError", "InputError"],
+    "experience_buffer": ["ExperienceBuffer"],
+    "models": ["PolicyModel", "RewardModel", "SFTModel", "Sampler", "SharedBase", "ValueModel"],
+    "ppo_trainer": ["ModelTrainer", "PPOTrainer", "RewardComputer", "SequenceGenerator", "ValueAdder"],
+    "reward_kl": ["KLController", "KLDivergence", "RewardAdjuster"],
+    "token_attribution": ["SAPairBuilder", "SAPairs", "TokenAttributionExtractor"],
+    "training": ["PolicyLoss", "ValueLoss"],
+}
+_ROOM_OF = {name: room for room, names in _NAMES_IN.items() for name in names}
+
+__all__ = sorted(_ROOM_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'burnish' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"burnish.{_ROOM_OF[name]}"), name)

@@ -31,7 +31,7 @@ C = TypeVar("C", bound=HasClock)
 
 def timed(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
     """Adds a method's time to its object's clock, under the method's name."""
-    name: str = method.__name__  # type: ignore[attr-defined]
+    name: str = method.__name__
 
     @functools.wraps(method)
     def wrapper(self: C, *args: Any, **kwargs: Any) -> R:

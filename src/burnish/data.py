@@ -69,7 +69,7 @@ def split_prompts(prompts: Sequence[str], num_eval: int, seed: int) -> tuple[lis
     distinct = sorted(set(prompts))
     if num_eval and num_eval >= len(distinct):
         raise InputError(
-            f"num_eval_prompts {num_eval} would leave nothing to train on: there are {len(distinct)} different prompts. "
+            f"num_eval_prompts {num_eval} leaves nothing to train on: there are {len(distinct)} different prompts. "
             "Lower it, or give the held-out prompts in a file of their own (eval_prompts)"
         )
     held_out = set(random.Random(seed).sample(distinct, num_eval))

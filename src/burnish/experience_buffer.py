@@ -61,7 +61,11 @@ class ExperienceBuffer:
             raise InputError("the experience buffer is empty; store a rollout first")
         order = torch.randperm(len(self), generator=generator)
         for chosen in order.split(mini_batch_size or len(self)):
-            yield [pairs for table, rows in self._by_table(chosen) for pairs in _micro(table, rows, max_tokens, micro_batch_size)]
+            yield [
+                pairs
+                for table, rows in self._by_table(chosen)
+                for pairs in _micro(table, rows, max_tokens, micro_batch_size)
+            ]
 
     def _by_table(self, sequences: Tensor) -> Iterator[tuple[SAPairs, Tensor]]:
         first = 0
@@ -75,9 +79,9 @@ class ExperienceBuffer:
 
 def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None) -> Iterator[SAPairs]:
     """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence)."""
-    costs = suffix_lengths(table)[rows]  # [n]
-    order = costs.argsort(stable=True)
-    rows, costs = rows[order.cpu()], costs[order].tolist()
+    lengths = suffix_lengths(table).cpu()[rows]  # [n]
+    order = lengths.argsort(stable=True)
+    rows, costs = rows[order], lengths[order].tolist()
     start = 0
     for end in range(1, len(rows) + 1):
         size = end - start

@@ -120,7 +120,7 @@ def metrics_page() -> str:
     """docs/metrics.md."""
     rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
     return (
-        "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the same.\n"
-        "(Made from `src/burnish/metrics.py`.)\n\n"
+        "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the "
+        "same.\n(Made from `src/burnish/metrics.py`.)\n\n"
         f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n"
     )

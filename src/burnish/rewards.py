@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def tldr_parts(prompt: str, response: str) -> dict[str, float]:
     """Each part from 0 to 1.
 
     on_topic    share of the response's content words that stand in the post
-    coverage    share of the post's key words (title, and words used twice or more) that the response takes up; six is all
+    coverage    share of the post's key words (title, words used twice or more) that it takes up; six count as all
     brevity     1 for 8-30 words, falling to 0 at no words and at 50
     complete    1 if it ends like a sentence
     repetition  share of word pairs that were there before
@@ -101,7 +102,7 @@ def _band(x: float, zero_below: float, low: float, high: float, zero_above: floa
 
 
 def _repetition(words: Sequence[str]) -> float:
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(pairwise(words))
     return 1 - len(set(pairs)) / len(pairs) if pairs else 0.0
 
 

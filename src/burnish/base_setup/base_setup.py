@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -24,20 +25,20 @@ class BaseSetup:
             raise InputError("give both a model and its tokenizer, or neither")
         if model is None:
             model, tokenizer = load_model(config)
-        self.config = config
         self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20)
         if not self.base.stop_ids:
             raise InputError(
                 f"{config.model_name} names no end-of-text token, so no response could ever finish; "
                 "set eos_token in its tokenizer or generation config"
             )
+        self._lora = lora_config(config, self.base.decoder)  # read off the bare layers, before anything is grafted
         self.encoder = PromptEncoder(
             tokenizer, self.base.context_length, config.max_new_tokens, config.chat_template, config.system_prompt
         )
 
     def add_adapter(self, name: str) -> None:
         """A fresh adapter of the configured shape."""
-        self.base.add_adapter(name, lora_config(self.config, self.base.decoder))
+        self.base.add_adapter(name, copy.deepcopy(self._lora))
 
 
 def load_model(config: PPOConfig) -> tuple[Any, Any]:

@@ -24,9 +24,9 @@ def lora_config(config: PPOConfig, decoder: Any) -> LoraConfig:
 
 
 def _layers(wanted: str | int | list[int], num_layers: int) -> list[int]:
-    if wanted == "all":
+    if isinstance(wanted, str):
         return list(range(num_layers))
-    layers = list(range(num_layers - wanted, num_layers)) if isinstance(wanted, int) else sorted(set(wanted))  # type: ignore[arg-type]
+    layers = list(range(num_layers - wanted, num_layers)) if isinstance(wanted, int) else sorted(set(wanted))
     if layers[0] < 0 or layers[-1] >= num_layers:
         raise InputError(
             f"lora_layers {wanted} does not fit this model, which has layers 0 to {num_layers - 1}; "

@@ -150,7 +150,7 @@ class PPOConfig(BaseModel):
 
 def explain(error: ValidationError, config: type[BaseModel], source: str = "config") -> str:
     """All errors at once, one line each, with the nearest name for a key that does not exist."""
-    lines = []
+    lines: list[str] = []
     for item in error.errors():
         key = str(item["loc"][0]) if item["loc"] else ""
         if item["type"] == "extra_forbidden":

@@ -114,9 +114,7 @@ class _Tape:
             kept[rows] = sampled.kept[alive]
             self.kept.append(kept)
 
-    def rollout(
-        self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, keep_trunk: bool
-    ) -> Rollout:
+    def rollout(self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, keep_trunk: bool) -> Rollout:
         width = int(self.mask.sum(1).max())  # no column that nobody reached
         kept = None
         if self.kept:

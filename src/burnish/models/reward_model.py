@@ -68,6 +68,7 @@ class RewardModel(ScalarModel):
         """Takes adapter and head from a folder that `Run.save_adapters` wrote."""
         from burnish.runs import load_adapter
 
+        assert self.adapter is not None
         load_adapter(self.base, self.adapter, Path(folder))
         self.load_head(Path(folder))
         self.trained = True

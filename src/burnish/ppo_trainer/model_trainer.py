@@ -137,8 +137,8 @@ class ModelTrainer:
             row, position = divmod(worst, pairs.mask.shape[1])
             raise BurnishError(
                 f"the training pass does not reproduce the rollout: the ratio of token {position} in response {row} "
-                f"of a micro-batch is off 1 by {float(error[worst]):.2g} before any update (limit {limit:g}). Something "
-                "differs between sampling and training: dropout, changed weights, or an edited mask"
+                f"of a micro-batch is off 1 by {float(error[worst]):.2g} before any update (limit {limit:g}). "
+                "Something differs between sampling and training: dropout, changed weights, or an edited mask"
             )
         return float(error[worst])
 

@@ -135,7 +135,7 @@ class PPOTrainer:
     def train(
         self, prompts: Sequence[str], on_step: Callable[[dict[str, Any]], None] | None = None
     ) -> list[dict[str, Any]]:
-        """Runs the configured steps; which prompts a step takes follows from (seed, step). Gives each step's results."""
+        """Runs the configured steps and gives their results. Which prompts a step takes follows from (seed, step)."""
         self.generator.encode(prompts)  # every prompt is checked, and the invocation agreed on, before any long work
         history = []
         while self.step < self.config.steps:
@@ -148,7 +148,9 @@ class PPOTrainer:
     def prompts_of_step(self, prompts: Sequence[str], step: int) -> list[str]:
         """batch_size prompts: all prompts in a random order, then all again in another, cut into steps."""
         first = step * self.config.batch_size
-        return [prompts[_shuffled(i, len(prompts), self.config.seed)] for i in range(first, first + self.config.batch_size)]
+        return [
+            prompts[_shuffled(i, len(prompts), self.config.seed)] for i in range(first, first + self.config.batch_size)
+        ]
 
     def memory_report(self) -> list[tuple[str, float, str]]:
         """Role, megabytes, what they are: the memory that is known before the first step."""

@@ -38,7 +38,7 @@ class RewardComputer:
             raise InputError(f"reward {self.name} returned {rewards!r:.60}; it must return a list, one per response")
         if len(rewards) != len(prompts):
             raise InputError(
-                f"reward {self.name} returned {len(rewards)} values for {len(prompts)} responses; one for each is needed"
+                f"reward {self.name} returned {len(rewards)} values for {len(prompts)} responses; it needs one each"
             )
         return [self._checked(reward, number) for number, reward in enumerate(rewards)]
 

@@ -1,0 +1,53 @@
+"""`burnish demo`: the whole of PPO on a real model in minutes, with nothing but this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burnish.base_setup import EMBEDDED_NAME
+from burnish.config import PPOConfig
+from burnish.data import BundledTask, bundled_sentiment, bundled_tldr
+from burnish.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class DemoTask:
+    """A config and the bundled prompts that go with it."""
+
+    config: PPOConfig
+    prompts: BundledTask
+
+
+def demo_task(name: str, **overrides: object) -> DemoTask:
+    """The demo's settings by task name; `overrides` replace single settings."""
+    if name not in TASKS:
+        raise InputError(f"unknown task {name!r}{nearest(name, TASKS)}; there are {' and '.join(TASKS)}")
+    settings, prompts = TASKS[name]
+    return DemoTask(PPOConfig(**(COMMON | settings | overrides)), prompts())
+
+
+COMMON: dict[str, object] = {
+    "model_name": EMBEDDED_NAME,
+    "lora_layers": 10,
+    "lora_dropout": 0.0,
+    "batch_size": 32,
+    "mini_batch_size": 16,
+    "epochs": 2,
+    "gamma": 1.0,
+    "learning_rate": 1e-3,
+    "value_learning_rate": 1e-3,
+}
+TASKS = {
+    "tldr": (
+        {
+            "reward": "tldr",
+            "steps": 12,
+            "max_new_tokens": 32,
+            "kl_coef": 0.01,
+            "chat_template": True,
+            "system_prompt": "Summarize the post in one short sentence.",
+        },
+        bundled_tldr,
+    ),
+    "sentiment": ({"reward": "sentiment", "steps": 15, "max_new_tokens": 20, "kl_coef": 0.02}, bundled_sentiment),
+}

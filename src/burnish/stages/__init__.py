@@ -1,0 +1,1 @@
+"""What a user runs, from a config to a result."""

@@ -1,0 +1,125 @@
+"""The PPO stage: measure, train, measure again, show both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burnish import terminal
+from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
+from burnish.config import PPOConfig
+from burnish.evaluation import Evaluation, evaluate
+from burnish.ppo_trainer import PPOTrainer
+from burnish.runs import Run
+
+SHOWN_SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts to train on, held-out prompts to measure on, and a human's answers to those, where there are any."""
+
+    train: list[str]
+    held_out: list[str]
+    references: list[str] | None = None
+
+
+def run_ppo(
+    config: PPOConfig,
+    prompts: Prompts,
+    run_dir: str | Path,
+    run_name: str | None,
+    console: Console,
+    samples_per_step: int = 2,
+) -> Run:
+    """Trains, and leaves a run folder behind. Everything about the input is checked before the folder is made."""
+    with terminal.busy(console, f"loading {config.model_name}"):
+        trainer = PPOTrainer(config)
+        trainer.generator.encode([*prompts.train, *prompts.held_out])
+    run = Run.create(run_dir, run_name, config)
+    _announce(console, trainer, prompts, run)
+
+    before = _measure(console, trainer, prompts, "before")
+    with terminal.StepProgress(console, config.steps) as progress:
+        trainer.clock.on_phase = progress.on_phase
+
+        def on_step(results: dict[str, Any]) -> None:
+            run.log_step(results)
+            step_prompts = trainer.prompts_of_step(prompts.train, results["step"] - 1)
+            run.log_samples(results, step_prompts, trainer.base.tokenizer, samples_per_step)
+            progress.on_step(results)
+
+        trainer.train(prompts.train, on_step)
+        trainer.clock.on_phase = None
+    run.save_adapter(trainer.value_model)
+    run.save_adapter(trainer.policy)
+    after = _measure(console, trainer, prompts, "after")
+
+    if before is not None and after is not None:
+        run.write_result({"before": before.as_dict(), "after": after.as_dict()})
+        _compare(console, before, after)
+    console.print(how_to_use(run, config, trainer.base.invocation), highlight=False, soft_wrap=True)
+    return run
+
+
+def _announce(console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run) -> None:
+    config = trainer.config
+    console.print(terminal.memory_table(trainer.memory_report()))
+    updates = config.optimizer_steps_per_ppo_step
+    console.print(
+        f"{config.steps} PPO steps of {config.batch_size} responses, {len(prompts.train)} prompts; each step makes "
+        f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model. "
+        f"Adapters act on the {config.adapter_scope}, reward: {trainer.reward_computer.name}. Run folder: {run.folder}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if trainer.base.tokenizer.pad_token_id is None:
+        console.print("The tokenizer has no pad token; none is needed: padding is masked by length.", highlight=False)
+    if config.adapter_scope == "response" and not trainer.base.invocation:
+        console.print(
+            "The prompts share no ending, so peft cannot tell where a response-scope adapter begins: load the result "
+            "with `burnish generate`, or train with adapter_scope: sequence for an adapter that loads anywhere.",
+            highlight=False,
+        )
+
+
+def _measure(console: Console, trainer: PPOTrainer, prompts: Prompts, when: str) -> Evaluation | None:
+    if not prompts.held_out:
+        return None
+    with terminal.busy(console, f"measuring {len(prompts.held_out)} held-out prompts {when} training"):
+        return evaluate(trainer, prompts.held_out, prompts.references)
+
+
+def _compare(console: Console, before: Evaluation, after: Evaluation) -> None:
+    console.print(terminal.before_after_table(before, after))
+    console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
+    mean, half = before.table()["reward"]
+    now = after.table()["reward"][0]
+    where = "above" if now > mean + half else "below" if now < mean - half else "inside"
+    console.print(
+        f"Held-out reward {mean:.3f} before, {now:.3f} after: {where} the 95 % interval of before "
+        f"({mean - half:.3f} to {mean + half:.3f}).",
+        highlight=False,
+    )
+
+
+def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:
+    """The adapter's path and what loads it."""
+    base = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
+    lines = [f"\nThe tuned adapter is in {run.policy_folder}", f'  burnish generate {run.folder} "your prompt"']
+    if config.adapter_scope == "sequence" or invocation:
+        lines += [
+            "or from Python:",
+            "  from transformers import AutoModelForCausalLM",
+            "  from peft import PeftModel",
+            f'  base = AutoModelForCausalLM.from_pretrained("{base}")',
+            f'  model = PeftModel.from_pretrained(base, "{run.policy_folder}")',
+        ]
+    if config.adapter_scope == "sequence":
+        lines.append("(`model.merge_and_unload()` folds it into the base.)")
+    elif invocation:
+        lines.append("(An activated LoRA: it acts from the prompt's last tokens on, so do not merge it.)")
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""What a person sees in the terminal: progress while it runs, tables when it is done.
+
+Model and prompt text is data: control characters are stripped and markup is escaped before it is printed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from burnish.evaluation import Evaluation
+
+PHASES = {
+    "generate_sequences": "generating",
+    "compute_rewards": "scoring",
+    "add_values_to_sa_pairs": "predicting values",
+    "train_value_model": "training value",
+    "train_policy_model": "training policy",
+}
+MEASURES = {
+    "reward": ("reward", "{:.3f}"),
+    "rouge_l": ("ROUGE-L to the author's TL;DR", "{:.3f}"),
+    "kl": ("KL to the reference (nats)", "{:.2f}"),
+    "tokens": ("length (tokens)", "{:.1f}"),
+    "finished": ("finished", "{:.0%}"),
+}
+
+
+def plain(text: str) -> str:
+    """Text of unknown origin, safe to print: no control characters, no markup."""
+    return escape(re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", "", text))
+
+
+@contextmanager
+def busy(console: Console, what: str) -> Iterator[None]:
+    """A spinner with the seconds, for work of unknown length; nothing if nobody looks at a terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(what, total=None)
+        yield
+
+
+class StepProgress:
+    """One line for the whole training: step, phase, reward, KL, entropy, time left."""
+
+    def __init__(self, console: Console, num_steps: int) -> None:
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.description}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=num_steps, numbers="first rollout")
+
+    def __enter__(self) -> StepProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._progress.stop()
+
+    def on_phase(self, phase: str) -> None:
+        self._progress.update(self._task, description=PHASES.get(phase, phase))
+
+    def on_step(self, results: dict[str, Any]) -> None:
+        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:.2f}  entropy {results['entropy']:.2f}"
+        self._progress.update(self._task, advance=1, numbers=numbers)
+
+
+def memory_table(rows: list[tuple[str, float, str]]) -> Table:
+    table = Table("role", "MB", "what", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for role, megabytes, what in rows:
+        table.add_row(role, f"{megabytes:.0f}", what)
+    return table
+
+
+def before_after_table(before: Evaluation, after: Evaluation) -> Table:
+    """Means with their 95 % intervals, on held-out prompts."""
+    table = Table(
+        "held-out", "before", "after", title=f"{len(before.prompts)} held-out prompts, mean and 95 % interval"
+    )
+    then, now = before.table(), after.table()
+    for name, (label, form) in MEASURES.items():
+        if name in then:
+            cells = [f"{form.format(mean)} ± {form.format(half)}" for mean, half in (then[name], now[name])]
+            table.add_row(label, *cells)
+    return table
+
+
+def samples_table(before: Evaluation, after: Evaluation, how_many: int) -> Table:
+    """The same prompts, answered before and after."""
+    table = Table("prompt", "before", "after", title="samples", show_lines=True)
+    for column in table.columns:
+        column.ratio = 1
+    for i in range(min(how_many, len(before.prompts))):
+        cells = [f"{plain(e.texts[i].strip())}\n[dim]reward {e.reward[i]:.2f}[/dim]" for e in (before, after)]
+        table.add_row(plain(_headline(before.prompts[i])), *cells)
+    return table
+
+
+def _headline(prompt: str) -> str:
+    """A long prompt's title, or its beginning."""
+    title = re.search(r"TITLE:\s*(.+)", prompt)
+    return title[1] if title else prompt if len(prompt) <= 120 else prompt[:117] + "..."

@@ -1,0 +1,20 @@
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a network, and none may wait for one
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("TQDM_DISABLE", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _threads(request):
+    """A tiny model is faster on one thread; tests of the embedded model take what the machine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if request.node.get_closest_marker("real_model") else 1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,122 @@
+"""The command line from end to end on a tiny model in a folder, as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny import tiny_model, tiny_tokenizer
+
+BURNISH = [str(Path(sys.executable).parent / "burnish")]
+
+
+def run(*arguments, cwd, code=0):
+    env = os.environ | {"COLUMNS": "100", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [*BURNISH, *map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with a model, prompts, a reward function and a config."""
+    folder = tmp_path_factory.mktemp("work")
+    tiny_model().save_pretrained(folder / "model")
+    tiny_tokenizer().save_pretrained(folder / "model")
+    rows = [{"prompt": f"number {i}:"} for i in range(12)]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "judge.py").write_text("def short(prompts, responses):\n    return [-float(len(r)) for r in responses]\n")
+    (folder / "config.yaml").write_text(
+        "model_name: model\nprompts: prompts.jsonl\nreward: judge.py:short\nnum_eval_prompts: 4\n"
+        "batch_size: 4\nsteps: 2\nepochs: 1\nmax_new_tokens: 5\n"
+    )
+    return folder
+
+
+def test_train_then_generate(workplace):
+    out = run("train", "config.yaml", "run_name=first", "learning_rate=1e-3", cwd=workplace)
+    for text in ("base", "policy", "value", "reward", "4 held-out prompts", "before", "after", "95 %"):
+        assert text in out
+    assert "each step makes 1 optimizer step of each model" in out
+    assert "step 1/2" not in out  # progress is for terminals
+    folder = workplace / "runs" / "first"
+    assert {p.name for p in folder.iterdir()} == {
+        "config.yaml",
+        "metrics.jsonl",
+        "samples.jsonl",
+        "adapters",
+        "result.json",
+    }
+    assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+    assert json.loads((folder / "result.json").read_text())["before"]["reward"]["mean"] <= 0
+
+    out = run("generate", "runs/first", "number 3:", cwd=workplace)
+    assert "base" in out
+    assert "tuned" in out
+
+
+def test_existing_run_is_refused(workplace):
+    (workplace / "runs" / "taken").mkdir(parents=True)
+    assert "exists already" in run("train", "config.yaml", "run_name=taken", cwd=workplace, code=2)
+
+
+def test_prompts_without_a_shared_ending_are_announced(workplace):
+    (workplace / "mixed.txt").write_text("first one\nsecond two\nthird three\nfour\n")
+    out = run(
+        "train", "config.yaml", "prompts=mixed.txt", "num_eval_prompts=0", "run_name=mixed", "steps=1", cwd=workplace
+    )
+    assert "share no ending" in out
+    assert "burnish generate" in out
+    assert "PeftModel" not in out
+    run("generate", "runs/mixed", "anything", cwd=workplace)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "missing.yaml"], "cannot read the config missing.yaml"),
+        (["train", "config.yaml", "stps=3"], "did you mean 'steps'"),
+        (["train", "config.yaml", "steps=0", "kl_coef=-1"], "2 errors in the config"),
+        (["train", "config.yaml", "prompts=missing.jsonl"], "cannot read missing.jsonl"),
+        (["train", "config.yaml", "prompts=bad.jsonl"], "bad.jsonl:1: not valid JSON"),
+        (["train", "config.yaml", "prompts=blank.jsonl"], "bad lines in blank.jsonl"),
+        (["train", "config.yaml", "prompts=long.txt"], "leaves room for 251"),
+        (["train", "config.yaml", "eval_prompts=prompts.jsonl"], "held-out prompts must not be trained on"),
+        (["train", "config.yaml", "model_name=no/such-model"], "cannot load the model 'no/such-model'"),
+        (["train", "config.yaml", "model_name=empty"], "cannot load the model 'empty'"),
+        (["train", "config.yaml", "reward=judge.py:shrt"], "did you mean 'short'"),
+        (["train", "config.yaml", "reward=judge2.py:nan"], "response 0 is nan"),
+        (["train", "config.yaml", "device=abacus"], "device 'abacus' cannot be used"),
+        (["generate", "nowhere", "x"], "is not a run folder"),
+        (["generate", "runs/first", "  "], "prompt 0 is empty"),
+        (["config", "stps"], "did you mean 'steps'"),
+        (["demo", "--task", "tldrr"], "did you mean 'tldr'"),
+    ],
+)
+def test_mistakes_end_in_a_sentence_and_exit_code_2(workplace, arguments, message):
+    (workplace / "bad.jsonl").write_text("{bad\n")
+    (workplace / "blank.jsonl").write_text('{"prompt": " "}\n')
+    (workplace / "long.txt").write_text("x" * 300 + "\nshort\n" + "\n".join(f"p{i}" for i in range(9)))
+    (workplace / "empty").mkdir(exist_ok=True)
+    (workplace / "judge2.py").write_text("def nan(p, r):\n    return [float('nan')] * len(r)\n")
+    if arguments[0] == "generate" and not (workplace / "runs" / "first").exists():
+        run("train", "config.yaml", "run_name=first", cwd=workplace)
+    out = run(*arguments, cwd=workplace, code=2)
+    assert message in " ".join(out.split())
+
+
+def test_help_and_env_read_well(workplace):
+    out = run("--help", cwd=workplace)
+    for command in ("demo", "train", "generate", "config", "env"):
+        assert command in out
+        assert "Usage" in run(command, "--help", cwd=workplace)
+    assert "torch" in run("env", cwd=workplace)
+    assert "kl_coef" in run("config", cwd=workplace)
+    assert "nat" in run("config", "kl_coef", cwd=workplace)

@@ -1,0 +1,91 @@
+"""Config errors: all at once, with the nearest name, before anything is loaded."""
+
+import pytest
+
+from burnish import InputError, PPOConfig, TrainConfig, load_train_config
+from burnish.config.documentation import field_lines
+
+
+def write(tmp_path, text):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_all_errors_come_at_once():
+    with pytest.raises(InputError) as caught:
+        PPOConfig(lernin_rate=1e-4, clip_epsilon=2, top_p=0, lora_layers="most", batch_size="many")
+    message = str(caught.value)
+    assert message.startswith("5 errors in the config:")
+    assert "unknown key 'lernin_rate'; did you mean 'learning_rate'?" in message
+    for field in ("clip_epsilon", "top_p", "lora_layers", "batch_size"):
+        assert f"- {field}: " in message
+
+
+@pytest.mark.parametrize("name", PPOConfig.model_fields)
+def test_every_key_misspelt_by_one_letter_is_refused_with_its_name(name):
+    misspelt = name[:-1] + ("x" if name[-1] != "x" else "y")
+    with pytest.raises(InputError, match=f"unknown key '{misspelt}'; did you mean '"):
+        PPOConfig(**{misspelt: 1})
+
+
+def test_batch_must_be_a_multiple_of_the_mini_batch():
+    with pytest.raises(InputError, match="batch_size 10 is not a multiple of mini_batch_size 4; try 8 or 12"):
+        PPOConfig(batch_size=10, mini_batch_size=4)
+
+
+@pytest.mark.parametrize("layers", [0, -1, [], [-1], "top"])
+def test_layers_that_cannot_be_are_refused(layers):
+    with pytest.raises(InputError, match="lora_layers"):
+        PPOConfig(lora_layers=layers)
+
+
+def test_config_is_frozen():
+    with pytest.raises(Exception, match="frozen"):
+        PPOConfig().kl_coef = 1.0
+
+
+def test_every_field_says_what_it_means():
+    for name, _, meaning in field_lines():
+        assert len(meaning) > 20, name
+
+
+def test_file_and_overrides(tmp_path):
+    file = write(tmp_path, "prompts: p.jsonl\nlearning_rate: 1e-4\nsteps: 7\nlora_layers: [1, 2]\n")
+    config = load_train_config(file, ["steps=9", "kl_coef=0.5", "lora_layers=3", "run_name=first"])
+    assert isinstance(config, TrainConfig)
+    assert config.learning_rate == 1e-4  # YAML reads 1e-4 as text; we take it as the number it is
+    assert (config.steps, config.kl_coef, config.lora_layers, config.run_name) == (9, 0.5, 3, "first")
+    assert config.prompts == str(tmp_path / "p.jsonl")  # relative to the config file
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prompts: a.txt\nsteps: 3\nsteps: 4\n", "key 'steps' stands twice, on lines 2 and 3"),
+        ("prompts: a.txt\n\tsteps: 3\n", r"config\.yaml:2: not valid YAML"),
+        ("prompts: [a\n", "not valid YAML"),
+        ("- a\n- b\n", "must be a mapping"),
+        ("", "must be a mapping"),
+        ("steps: 3\n", "prompts: Field required"),
+        ("prompts: a.txt\nsteps: three\n", "steps: .*integer"),
+        ("prompts: a.txt\nrun_name: ../../etc\n", "run_name"),
+        ("prompts: a.txt\nvalue_clip: no\n", "value_clip"),
+    ],
+)
+def test_bad_files_say_where(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        load_train_config(write(tmp_path, text))
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the config .*missing\.yaml: No such file"):
+        load_train_config(tmp_path / "missing.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"a: \xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8"):
+        load_train_config(tmp_path / "binary.yaml")
+
+
+def test_override_needs_a_key_and_a_value(tmp_path):
+    with pytest.raises(InputError, match="'steps' is not of the form key=value"):
+        load_train_config(write(tmp_path, "prompts: a.txt\n"), ["steps"])

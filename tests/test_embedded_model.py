@@ -1,0 +1,38 @@
+"""One short real run on the embedded model: the demo's own path, only shorter."""
+
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from burnish.demo import demo_task
+from burnish.stages.ppo import Prompts, run_ppo
+
+pytestmark = pytest.mark.real_model
+
+
+@pytest.mark.parametrize("task", ["tldr", "sentiment"])
+def test_a_short_real_run(tmp_path, task):
+    demo = demo_task(task, steps=2, batch_size=4, mini_batch_size=2, max_new_tokens=12)
+    prompts = Prompts(demo.prompts.train[:6], demo.prompts.held_out[:3], None)
+    run = run_ppo(demo.config, prompts, tmp_path, "run", Console(quiet=True))
+    steps = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # the policy starts as the reference
+    assert steps[1]["kl_k3"] > 1e-5  # and has moved after one step
+    assert steps[0]["first_ratio_error"] < 1e-4
+    assert steps[1]["first_ratio_error"] < 1e-4
+    assert steps[1]["policy_updates"] == 2 * 2 * 2  # steps x epochs x mini-batches
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["before"]["kl"]["mean"] == pytest.approx(0.0, abs=1e-3)
+    assert result["after"]["kl"]["mean"] != 0.0
+
+
+def test_it_speaks_english():
+    """Greedy continuation of a plain fact: the converted weights are the model's own."""
+    from burnish import PPOConfig, PPOTrainer, Sampler
+
+    trainer = PPOTrainer(PPOConfig(model_name="embedded/SmolLM2-135M-Instruct", reward="sentiment", max_new_tokens=6))
+    _, texts = trainer.generator.generate_sequences(["The capital of France is"], None, Sampler(greedy=True))
+    assert "Paris" in texts[0]
+    assert torch.equal(trainer.base.head, trainer.base.decoder.embed_tokens.weight)  # tied, and stored once

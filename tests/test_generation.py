@@ -1,0 +1,197 @@
+"""Generation: what is sampled, what it costs, and that scoring it later gives the same log-probabilities."""
+
+import pytest
+import torch
+
+from burnish import Sampler
+from burnish.models.sampling import MAX_GATHERED_ROWS, selected_logprobs
+from tiny import PROMPTS, tiny_model, tiny_tokenizer, tiny_trainer
+
+GREEDY = Sampler(greedy=True)
+
+
+def encoded(trainer, prompts=PROMPTS):
+    return trainer.generator.encode(prompts)
+
+
+def responses(rollout):
+    return [a[m].tolist() for a, m in zip(rollout.action, rollout.mask, strict=True)]
+
+
+def perturb(trainer, seed=0, scale=0.3):
+    """Gives every adapter random weights, so that the roles really differ."""
+    g = torch.Generator().manual_seed(seed)
+    for p in [*trainer.policy.parameters(), *trainer.value_model.parameters()]:
+        p.data += torch.randn(p.shape, generator=g) * scale
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+def test_left_padded_prompts_give_the_tokens_they_give_alone(scope):
+    trainer = tiny_trainer(adapter_scope=scope, max_new_tokens=12)
+    perturb(trainer)
+    prompts = encoded(trainer)
+    together = responses(trainer.policy.generate(prompts, 12, GREEDY))
+    alone = [responses(trainer.policy.generate([p], 12, GREEDY))[0] for p in prompts]
+    assert together == alone
+    assert len({tuple(r) for r in together}) > 4  # the prompts matter, so equality says something
+
+
+def test_greedy_tokens_are_those_of_transformers_generate():
+    trainer = tiny_trainer()
+    reference = tiny_model()
+    for prompt in encoded(trainer):
+        ours = responses(trainer.policy.generate([prompt], 12, GREEDY))[0]
+        theirs = reference.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=12, do_sample=False
+        )
+        assert ours == theirs[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+@pytest.mark.parametrize("lora_layers", ["all", 1])
+@pytest.mark.parametrize(("top_k", "top_p"), [(50, 0.95), (0, 1.0), (0, 0.9), (5, 1.0)])
+def test_training_pass_reproduces_the_sampled_logprobs(scope, lora_layers, top_k, top_p):
+    trainer = tiny_trainer(adapter_scope=scope, lora_layers=lora_layers, top_k=top_k, top_p=top_p, temperature=0.8)
+    perturb(trainer)
+    rollout = trainer.policy.generate(encoded(trainer), 10, trainer.generator.sampler, torch.Generator().manual_seed(0))
+    again = trainer.policy.logprobs(rollout.context, rollout.mask, rollout.kept)
+    torch.testing.assert_close(again, rollout.logprob, atol=2e-5, rtol=0)
+
+
+def test_wide_kept_sets_are_scored_like_narrow_ones():
+    g = torch.Generator().manual_seed(0)
+    hidden, head = torch.randn(300, 16, generator=g), torch.randn(4 * MAX_GATHERED_ROWS, 16, generator=g)
+    sampled = Sampler(top_p=0.999)(hidden @ head.T, g)
+    assert sampled.kept.shape[1] > MAX_GATHERED_ROWS
+    torch.testing.assert_close(selected_logprobs(hidden, head, sampled.action, sampled.kept), sampled.logprob)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_logprob_gradient_is_that_of_a_plain_softmax(kept):
+    g = torch.Generator().manual_seed(0)
+    hidden, head = torch.randn(9, 16, generator=g, requires_grad=True), torch.randn(40, 16, generator=g)
+    sampled = Sampler(temperature=0.7, top_k=6 if kept else 0)(hidden.detach() @ head.T, g)
+    z = hidden @ head.T / 0.7
+    if kept:
+        allowed = torch.zeros_like(z, dtype=torch.bool).scatter(1, sampled.kept, True)
+        z = z.masked_fill(~allowed, -torch.inf)
+    expected = z.log_softmax(1).gather(1, sampled.action[:, None]).sum()
+    actual = selected_logprobs(hidden, head, sampled.action, sampled.kept, 0.7).sum()
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(torch.autograd.grad(actual, hidden)[0], torch.autograd.grad(expected, hidden)[0])
+
+
+def test_sampler_by_hand():
+    # p = 0.5, 0.25, 0.15, 0.1: top_p 0.7 keeps the first two (0.5 is below 0.7, 0.75 is not)
+    logits = torch.tensor([[0.15, 0.5, 0.1, 0.25]]).log().repeat(2000, 1)
+    sampled = Sampler(top_p=0.7)(logits, torch.Generator().manual_seed(0))
+    assert sampled.kept[0].tolist() == [1, 3]
+    share = (sampled.action == 1).float().mean().item()
+    assert share == pytest.approx(2 / 3, abs=0.05)  # renormalised: 0.5 / 0.75
+    torch.testing.assert_close(sampled.logprob.exp().unique(), torch.tensor([1 / 3, 2 / 3]))
+
+
+def test_top_p_counts_the_mass_left_by_top_k():
+    # top_k 2 leaves 0.5 and 0.25, renormalised 2/3 and 1/3; top_p 0.6 then keeps one
+    sampled = Sampler(top_k=2, top_p=0.6)(torch.tensor([[0.15, 0.5, 0.1, 0.25]]).log(), None)
+    assert sampled.kept.tolist() == [[1]]
+    assert sampled.logprob.tolist() == [0.0]
+
+
+def test_kl_of_truncated_sampling_is_a_true_kl():
+    """Over many responses: k3 never negative, mean k1 not negative beyond its standard error."""
+    trainer = tiny_trainer(top_k=8, top_p=0.8, max_new_tokens=16)
+    perturb(trainer, scale=0.05)
+    pairs, _ = trainer.generator.generate_sequences(PROMPTS * 32, torch.Generator().manual_seed(0))
+    d = (pairs["logprob"] - pairs["ref_logprob"])[pairs.mask]
+    assert torch.isfinite(d).all()
+    assert (torch.expm1(-d) + d >= -1e-6).all()
+    standard_error = d.std() / len(d) ** 0.5
+    assert d.mean() > -2 * standard_error
+    assert d.mean() > 0.001  # and the two policies really differ
+
+
+def test_finished_sequences_stop_costing():
+    trainer = tiny_trainer(max_new_tokens=40)
+    trainer.base.head.data[256] *= 3  # the stop token becomes likely at some states
+    seen = []
+    embed = trainer.base.embed
+    trainer.base.embed = lambda ids: seen.append(ids.shape[0]) or embed(ids)
+    rollout = trainer.policy.generate(encoded(trainer, PROMPTS * 4), 40, Sampler(), torch.Generator().manual_seed(0))
+    lengths = rollout.mask.sum(1)
+    assert lengths.min() < 10 < lengths.max()  # they end at different times
+    decoded = sum(seen[-(int(lengths.max())) :])
+    real = int(lengths.sum())
+    assert decoded <= real / 0.75 + 32  # at most a quarter of the batch is ever finished and still computed
+
+
+def test_response_ends_at_the_stop_token_which_belongs_to_it():
+    trainer = tiny_trainer(max_new_tokens=30)
+    trainer.base.head.data[256] *= 3
+    rollout = trainer.policy.generate(encoded(trainer, PROMPTS * 4), 30, Sampler(), torch.Generator().manual_seed(0))
+    for tokens, finished in zip(responses(rollout), rollout.finished.tolist(), strict=True):
+        assert 256 not in tokens[:-1]
+        assert (tokens[-1] == 256) == finished
+    assert rollout.finished.any()
+
+
+def test_pad_equal_to_eos_changes_nothing():
+    prompts, texts = PROMPTS, []
+    for pad in ("<pad>", "<eos>"):
+        trainer = tiny_trainer()
+        trainer.base.tokenizer.pad_token = pad
+        pairs, text = trainer.generator.generate_sequences(prompts, torch.Generator().manual_seed(0))
+        texts.append((text, pairs["logprob"].tolist()))
+    assert texts[0] == texts[1]
+
+
+def test_prompts_that_come_back_are_not_read_again():
+    trainer = tiny_trainer()
+    first = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
+    read = trainer.base.prompt_cache.num_tokens_computed
+    assert read > 0
+    second = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
+    assert trainer.base.prompt_cache.num_tokens_computed == read
+    assert first[1] == second[1]
+
+
+def test_prompt_cache_keeps_to_its_budget():
+    trainer = tiny_trainer()
+    cache = trainer.base.prompt_cache
+    cache.max_bytes = 20_000
+    for start in range(0, 8, 2):
+        trainer.generator.generate_sequences(PROMPTS[start : start + 2], torch.Generator().manual_seed(0))
+        assert cache.nbytes <= 20_000
+
+
+def test_chat_template_header_is_the_invocation():
+    trainer = tiny_trainer(chat_template=True)
+    trainer.generator.encode(PROMPTS)
+    assert trainer.base.tokenizer.decode(trainer.base.invocation) == "[assistant]"
+
+
+def test_system_prompt_reaches_the_template():
+    trainer = tiny_trainer(chat_template=True, system_prompt="be kind")
+    text = trainer.base.tokenizer.decode(trainer.generator.encode(["hello"])[0])
+    assert text == "[system]be kind<eos>[user]hello<eos>[assistant]"
+
+
+def test_invocation_is_the_ending_that_all_prompts_share():
+    trainer = tiny_trainer()
+    trainer.generator.encode(["what is it? TL;DR:", "who is he? TL;DR:"])
+    assert trainer.base.tokenizer.decode(trainer.base.invocation) == "? TL;DR:"
+    trainer.generator.encode(["another: DR:"])  # a later prompt with a shorter common ending
+    assert trainer.base.tokenizer.decode(trainer.base.invocation) == "DR:"
+    trainer.generator.encode(["nothing shared"])
+    assert trainer.base.invocation == []
+    assert trainer.base.num_adapted_prompt_tokens == 1
+
+
+def test_tokenizer_without_pad_token_works():
+    from burnish import PPOTrainer
+    from tiny import count_vowels, tiny_config
+
+    trainer = PPOTrainer(tiny_config(), count_vowels, tiny_model(), tiny_tokenizer(pad=False))
+    assert trainer.base.tokenizer.pad_token_id is None
+    results = trainer.ppo_step(PROMPTS)
+    assert results["value_loss"] == results["value_loss"]  # not NaN

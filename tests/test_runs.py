@@ -1,0 +1,144 @@
+"""The run folder, and that its adapters load with peft in a fresh process and say the same."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from burnish import InputError, RewardModel, Sampler
+from burnish.base_setup import BaseSetup
+from burnish.metrics import METRICS
+from burnish.runs import Run, load_adapter
+from test_generation import perturb
+from tiny import PROMPTS, tiny_model, tiny_tokenizer, tiny_trainer
+
+FRESH_PROCESS = """
+import json, sys, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+base_folder, adapter, prompts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base_folder), adapter).eval()
+out = []
+for ids in prompts:
+    tokens = model.generate(
+        input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=12, do_sample=False
+    )
+    out.append(tokens[0, len(ids):].tolist())
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+@pytest.mark.parametrize("lora_layers", ["all", 1])
+def test_adapter_loads_with_peft_in_a_fresh_process_and_generates_the_same(tmp_path, scope, lora_layers):
+    tiny_model().save_pretrained(tmp_path / "base")
+    trainer = tiny_trainer(adapter_scope=scope, lora_layers=lora_layers)
+    perturb(trainer)
+    encoded = trainer.generator.encode(PROMPTS)
+    run = Run.create(tmp_path, "run", trainer.config)
+    folder = run.save_adapter(trainer.policy)
+    rollout = trainer.policy.generate(encoded, 12, Sampler(greedy=True))
+    ours = [a[m].tolist() for a, m in zip(rollout.action, rollout.mask, strict=True)]
+    command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "base"), str(folder), json.dumps(encoded)]
+    fresh = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(fresh.stdout.splitlines()[-1]) == ours
+    untouched = trainer.sft_model.base
+    untouched.take_role(None)
+    from burnish import PolicyModel
+
+    base_rollout = PolicyModel(trainer.base, None).generate(encoded, 12, Sampler(greedy=True))
+    assert [a[m].tolist() for a, m in zip(base_rollout.action, base_rollout.mask, strict=True)] != ours
+
+
+def test_adapter_config_names_the_invocation_only_where_there_is_one(tmp_path):
+    for number, (scope, prompts, expected) in enumerate(
+        [("response", ["a:", "b:"], ":"), ("sequence", ["a:", "b:"], None), ("response", ["a", "b"], None)]
+    ):
+        trainer = tiny_trainer(adapter_scope=scope)
+        trainer.generator.encode(prompts)
+        folder = Run.create(tmp_path, str(number), trainer.config).save_adapter(trainer.policy)
+        tokens = json.loads((folder / "adapter_config.json").read_text())["alora_invocation_tokens"]
+        assert (tokens and trainer.base.tokenizer.decode(tokens)) == expected
+
+
+def test_saved_adapter_comes_back_bit_identical(tmp_path):
+    trainer = tiny_trainer()
+    perturb(trainer)
+    trainer.generator.encode(PROMPTS)
+    run = Run.create(tmp_path, "run", trainer.config)
+    folder = run.save_adapter(trainer.policy)
+    run.save_adapter(trainer.policy)  # again, over the first
+    setup = BaseSetup(run.config, tiny_model(), tiny_tokenizer())
+    setup.add_adapter("policy")
+    load_adapter(setup.base, "policy", folder)
+    saved, loaded = trainer.policy.parameters(), setup.base.adapter_parameters("policy")
+    assert all(torch.equal(a, b) for a, b in zip(saved, loaded, strict=True))
+    assert setup.base.invocation == trainer.base.invocation
+
+
+def test_adapter_of_another_shape_is_refused(tmp_path):
+    trainer = tiny_trainer()
+    folder = Run.create(tmp_path, "run", trainer.config).save_adapter(trainer.policy)
+    with pytest.raises(InputError, match="has r 4, this model's has 8"):
+        load_adapter(tiny_trainer(lora_r=8).base, "policy", folder)
+    with pytest.raises(InputError, match="holds no adapter"):
+        load_adapter(trainer.base, "policy", tmp_path)
+
+
+def test_reward_model_folder_is_a_reward(tmp_path):
+    setup = BaseSetup(tiny_trainer().config, tiny_model(), tiny_tokenizer())
+    setup.add_adapter("reward")
+    reward = RewardModel(setup.base)
+    reward.mark_trained()
+    setup.base.invocation = setup.encoder.encode(PROMPTS)[0][-1:]
+    folder = Run.create(tmp_path, "reward", tiny_trainer().config).save_adapter(reward)
+    from burnish import PPOTrainer
+
+    trainer = PPOTrainer(
+        tiny_trainer(reward=None).config.model_copy(update={"reward": str(folder)}),
+        None,
+        tiny_model(),
+        tiny_tokenizer(),
+    )
+    results = trainer.ppo_step(PROMPTS)
+    assert results["rewards"] == pytest.approx(
+        [reward.score_pairs(results["sa_pairs"].select(torch.tensor([i])))[0] for i in range(8)], abs=1e-4
+    )
+
+
+def test_metrics_and_samples_are_lines_of_json(tmp_path):
+    trainer = tiny_trainer(steps=2)
+    run = Run.create(tmp_path, "run", trainer.config)
+
+    def on_step(results):
+        run.log_step(results)
+        run.log_samples(results, trainer.prompts_of_step(PROMPTS, results["step"] - 1), trainer.base.tokenizer, 2)
+
+    trainer.train(PROMPTS, on_step)
+    metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [m["step"] for m in metrics] == [1, 2]
+    assert set(metrics[0]) == set(METRICS)
+    samples = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
+    assert [s["step"] for s in samples] == [1, 1, 2, 2]
+    for sample in samples:
+        assert sample["prompt"] in PROMPTS
+        lengths = {len(sample[k]) for k in ("tokens", "logprob_policy", "logprob_ref", "kl", "reward", "value")}
+        lengths |= {len(sample[k]) for k in ("td_error", "advantage", "return", "entropy", "action")}
+        assert len(lengths) == 1
+        assert sample["reward"][-1] == pytest.approx(sample["score"] - 0.1 * sample["kl"][-1], abs=1e-5)
+
+
+def test_a_run_is_never_written_over(tmp_path):
+    config = tiny_trainer().config
+    Run.create(tmp_path, "run", config)
+    with pytest.raises(InputError, match="exists already"):
+        Run.create(tmp_path, "run", config)
+
+
+def test_config_comes_back_as_it_was(tmp_path):
+    config = tiny_trainer(lora_layers=[0, 1], value_clip=None).config
+    assert Run.create(tmp_path, "run", config).config == config
+    with pytest.raises(InputError, match="is not a run folder"):
+        Run.open(tmp_path)

@@ -1,0 +1,204 @@
+"""One base, four roles: what is shared is computed once, and is the same as computing it every time."""
+
+import pytest
+import torch
+from peft import LoraConfig
+
+from burnish import InputError, PPOTrainer, RewardModel, SharedBase
+from burnish.base_setup import BaseSetup
+from test_generation import encoded, perturb
+from tiny import FAMILIES, PROMPTS, count_vowels, foreign_model, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
+
+
+def rollout_of(trainer, seed=0):
+    sampler = trainer.generator.sampler
+    return trainer.policy.generate(encoded(trainer), 10, sampler, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layer_walk_is_the_models_own_forward_pass(family):
+    reference = tiny_model(family)
+    base = SharedBase(tiny_model(family), tiny_tokenizer())
+    ids = torch.randint(0, 256, (3, 12), generator=torch.Generator().manual_seed(0))
+    from burnish.models.key_values import Recorder
+
+    ours = base.norm(base.run_layers(base.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(2))) @ base.head.T
+    torch.testing.assert_close(ours, reference(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+@pytest.mark.parametrize("lora_layers", ["all", 1, [1, 2]])
+def test_shared_work_equals_a_whole_forward_pass_without_any_cache(scope, lora_layers):
+    """Policy log-probabilities from prefix and trunk against one plain pass of the peft model over everything.
+
+    In response scope the adapter must be off before the invocation: peft's own activated LoRA is the judge.
+    """
+    trainer = tiny_trainer(layers=3, adapter_scope=scope, lora_layers=lora_layers, top_k=0, top_p=1.0)
+    perturb(trainer)
+    rollout = rollout_of(trainer)
+    base = trainer.base
+    plain = tiny_model(layers=3)
+    from peft import get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+
+    theirs_config = LoraConfig(
+        **{
+            k: getattr(base.peft_model.peft_config["policy"], k)
+            for k in ("task_type", "r", "lora_alpha", "target_modules", "layers_to_transform")
+        }
+    )
+    if scope == "response":
+        theirs_config.alora_invocation_tokens = base.invocation
+    theirs = get_peft_model(plain, theirs_config)
+    set_peft_model_state_dict(theirs, get_peft_model_state_dict(base.peft_model, adapter_name="policy"))
+    theirs.eval()
+    for row, prompt in enumerate(encoded(trainer)):
+        length = int(rollout.mask[row].sum())
+        response = rollout.action[row, :length].tolist()
+        ids = torch.tensor([prompt + response])
+        kwargs = {}
+        if scope == "response":
+            kwargs["alora_offsets"] = [len(base.invocation) + length]
+        with torch.no_grad():
+            logits = theirs(ids, **kwargs).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(1).gather(1, torch.tensor(response)[:, None]).squeeze(1)
+        torch.testing.assert_close(rollout.logprob[row, :length], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_cutting_a_batch_into_rows_changes_no_logprob():
+    for scope in ("response", "sequence"):
+        trainer = tiny_trainer(layers=3, adapter_scope=scope, lora_layers=2)
+        perturb(trainer)
+        rollout = rollout_of(trainer)
+        whole = trainer.policy.logprobs(rollout.context, rollout.mask, rollout.kept)
+        for row in range(len(PROMPTS)):
+            rows = torch.tensor([row])
+            width = int(rollout.mask[row].sum())
+            prompt_width = int(rollout.context.prompt_mask[row].sum())
+            part = rollout.context.rows(rows, prompt_width, width)
+            alone = trainer.policy.logprobs(part, rollout.mask[rows, :width], rollout.kept[rows, :width])
+            torch.testing.assert_close(alone, whole[rows, :width], atol=1e-5, rtol=0)
+
+
+def test_context_built_later_equals_the_rollouts():
+    trainer = tiny_trainer(layers=3, lora_layers=1)
+    rollout = rollout_of(trainer)
+    built = trainer.base.build_context(rollout.context.prompt_ids, rollout.context.prompt_mask, rollout.action)
+    torch.testing.assert_close(built.prefix, rollout.context.prefix)
+    real = rollout.mask[:, :-1]
+    k = trainer.base.num_adapted_prompt_tokens
+    torch.testing.assert_close(built.trunk[:, k:][real], rollout.context.trunk[:, k:][real], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+def test_base_and_reference_are_bit_identical_after_training(scope):
+    trainer = tiny_trainer(adapter_scope=scope, learning_rate=1e-2)
+    frozen = {n: p.clone() for n, p in trainer.base.model.named_parameters() if "lora_" not in n}
+    pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
+    for _ in range(3):
+        trainer.ppo_step(PROMPTS)
+    for name, parameter in trainer.base.model.named_parameters():
+        if "lora_" not in name:
+            assert torch.equal(parameter, frozen[name]), name
+    again = trainer.sft_model.logprobs(pairs.context, pairs.mask, pairs.kept)
+    assert torch.equal(again, pairs["ref_logprob"])
+    moved = trainer.policy.logprobs(pairs.context, pairs.mask, pairs.kept)
+    assert not torch.allclose(moved, pairs["logprob"], atol=1e-3)  # while the policy did move
+
+
+def test_training_one_role_leaves_the_other_alone():
+    trainer = tiny_trainer()
+    pairs = trainer.ppo_step(PROMPTS)["sa_pairs"]
+    value = [p.clone() for p in trainer.value_model.parameters()]
+    trainer.model_trainer.train_policy_model(pairs)
+    assert all(torch.equal(a, b) for a, b in zip(value, trainer.value_model.parameters(), strict=True))
+    policy = [p.clone() for p in trainer.policy.parameters()]
+    trainer.model_trainer.train_value_model(pairs)
+    assert all(torch.equal(a, b) for a, b in zip(policy, trainer.policy.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(value, trainer.value_model.parameters(), strict=True))
+
+
+def test_policy_starts_as_the_reference():
+    pairs, _ = tiny_trainer().generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(pairs["logprob"], pairs["ref_logprob"], atol=2e-5, rtol=0)
+
+
+def test_value_is_read_before_the_action():
+    """Changing a token must leave the value of its own state alone and change those after it."""
+    trainer = tiny_trainer()
+    perturb(trainer)
+    rollout = rollout_of(trainer)
+    mask = torch.ones_like(rollout.mask)
+    before = trainer.value_model.values(rollout.context, mask)
+    context = rollout.context
+    context.response[:, 2] = (context.response[:, 2] + 1) % 256
+    after = trainer.value_model.values(context, mask)
+    assert torch.equal(before[:, :3], after[:, :3])
+    assert not torch.isclose(before[:, 3], after[:, 3], atol=1e-4).any()
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("all", [0, 1, 2]), (2, [1, 2]), ([0, 2], [0, 2])])
+def test_lora_layers_choose_the_layers(wanted, expected):
+    trainer = tiny_trainer(layers=3, lora_layers=wanted)
+    names = [n for n, p in trainer.base.model.named_parameters() if ".policy." in n]
+    assert sorted({int(n.split("layers.")[1].split(".")[0]) for n in names}) == expected
+    assert trainer.base.trunk_depth == expected[0]
+
+
+def test_lora_target_modules_choose_the_modules():
+    trainer = tiny_trainer(lora_target_modules=["q_proj", "v_proj"])
+    names = [n for n, p in trainer.base.model.named_parameters() if ".policy." in n]
+    assert {n.split(".lora_")[0].split(".")[-1] for n in names} == {"q_proj", "v_proj"}
+
+
+def test_layers_and_modules_that_do_not_exist_are_refused():
+    with pytest.raises(InputError, match="has layers 0 to 1"):
+        tiny_trainer(lora_layers=5)
+    with pytest.raises(InputError, match="did you mean 'q_proj'"):
+        tiny_trainer(lora_target_modules=["q_prj"])
+
+
+def test_foreign_architecture_is_refused():
+    with pytest.raises(InputError, match="Llama, Qwen or Mistral"):
+        PPOTrainer(tiny_config(), count_vowels, foreign_model(), tiny_tokenizer())
+
+
+def test_model_without_any_stop_token_is_refused():
+    with pytest.raises(InputError, match="no end-of-text token"):
+        BaseSetup(tiny_config(), tiny_model(eos=False), tiny_tokenizer(eos=False))
+
+
+def test_untrained_reward_head_is_never_used_silently():
+    setup = BaseSetup(tiny_config(), tiny_model(), tiny_tokenizer())
+    setup.add_adapter("reward")
+    reward = RewardModel(setup.base)
+    with pytest.raises(InputError, match="untrained"):
+        reward.compute_rewards(["a:"], ["b"])
+
+
+def test_reward_model_learns_to_tell_apart_and_scores_a_ppo_step():
+    trainer = tiny_trainer()
+    from burnish.base_setup.lora_setup import lora_config
+
+    setup = BaseSetup(tiny_config(), tiny_model(), tiny_tokenizer())
+    trainer.base.add_adapter("reward", lora_config(tiny_config(), setup.base.decoder))
+    trainer.generator.encode(PROMPTS)
+    reward = RewardModel(trainer.base)
+    prompt_ids = torch.tensor([[1, 2, 3]] * 4)
+    everything = torch.ones(4, 2, dtype=torch.bool)
+    good, bad = torch.tensor([[5, 6]] * 4), torch.tensor([[7, 8]] * 4)
+    optimizer = torch.optim.Adam(reward.parameters(), 1e-2)
+    for _ in range(20):
+        scores = [reward.scores(prompt_ids, prompt_ids > 0, r, everything) for r in (good, bad)]
+        loss = -torch.nn.functional.logsigmoid(scores[0] - scores[1]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.1
+    reward.mark_trained()
+    trainer.reward_computer.reward = reward
+    results = trainer.ppo_step(PROMPTS)
+    assert len(results["rewards"]) == len(PROMPTS)
+    # the generated tokens scored one by one, without batch or padding
+    pairs = results["sa_pairs"]
+    alone = [reward.score_pairs(pairs.select(torch.tensor([row])))[0] for row in range(len(PROMPTS))]
+    assert results["rewards"] == pytest.approx(alone, abs=1e-4)

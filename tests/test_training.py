@@ -1,0 +1,175 @@
+"""Updates: the same gradients however a mini-batch is cut, and nothing bad reaches a weight."""
+
+import math
+
+import pytest
+import torch
+
+from burnish import BurnishError, DivergedError
+from burnish.experience_buffer import ExperienceBuffer
+from burnish.training import PolicyLoss, ValueLoss, accumulate_gradients
+from test_generation import perturb
+from tiny import PROMPTS, tiny_trainer
+
+MANY = PROMPTS * 2
+
+
+def finished_pairs(trainer, prompts=MANY, seed=0):
+    """SA pairs with every column, of the policy as it is."""
+    pairs, texts = trainer.generator.generate_sequences(prompts, torch.Generator().manual_seed(seed))
+    rewards = trainer.reward_computer.compute_rewards(prompts, texts)
+    pairs = trainer.kl_divergence.add_kl_to_sa_pairs(pairs)
+    pairs = trainer.reward_adjuster.adjust_rewards_with_kl(pairs, rewards, 0.1)
+    pairs = trainer.value_adder.add_values_to_sa_pairs(pairs)
+    pairs = trainer.td_error.compute_td_errors(pairs)
+    pairs = trainer.gae_advantage.compute_gae_advantages(pairs)
+    return trainer.return_calculator.add_reward_to_go(pairs)
+
+
+def gradients(trainer, pairs, role, max_tokens, micro_batch_size=None):
+    buffer = ExperienceBuffer()
+    buffer.store(pairs)
+    model = trainer.policy if role == "policy" else trainer.value_model
+    for p in model.parameters():
+        p.grad = None
+    if role == "policy":
+        loss = PolicyLoss(0.2)
+        loss_of = lambda p: loss(p, trainer.policy.logprobs(p.context, p.mask, p.kept))  # noqa: E731
+    else:
+        loss = ValueLoss(0.2)
+        loss_of = lambda p: loss(p, trainer.value_model.values(p.context, p.mask))  # noqa: E731
+    micro = next(iter(buffer.mini_batches(None, max_tokens, micro_batch_size, torch.Generator().manual_seed(0))))
+    accumulate_gradients(micro, loss_of)
+    return torch.cat([p.grad.flatten() for p in model.parameters()]), len(micro)
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+@pytest.mark.parametrize("role", ["policy", "value"])
+def test_any_micro_batch_size_gives_the_same_gradients(scope, role):
+    trainer = tiny_trainer(layers=3, lora_layers=2, adapter_scope=scope)
+    perturb(trainer, scale=0.1)
+    pairs = finished_pairs(trainer)
+    whole, pieces = gradients(trainer, pairs, role, max_tokens=10**6)
+    assert pieces == 1
+    for size in (1, 3, 5):
+        cut, pieces = gradients(trainer, pairs, role, max_tokens=10**6, micro_batch_size=size)
+        assert pieces == math.ceil(16 / size)
+        torch.testing.assert_close(cut, whole, atol=1e-5, rtol=1e-5)
+    assert whole.abs().max() > 1e-3
+
+
+def test_wider_padding_changes_no_gradient():
+    """The same responses beside a much longer prompt and response: only the padding differs."""
+    trainer = tiny_trainer(adapter_scope="sequence")
+    perturb(trainer, scale=0.1)
+    pairs = finished_pairs(trainer, [*PROMPTS, "a very much longer prompt than all the others are, by far:"])
+    rows = torch.arange(len(PROMPTS))
+    narrow = pairs.select(rows)
+    assert narrow.prompt_ids.shape[1] < pairs.prompt_ids.shape[1]
+    loss = PolicyLoss(0.2)
+    results = []
+    for p, chosen in ((narrow, slice(None)), (pairs, rows)):
+        logprob = trainer.policy.logprobs(p.context, p.mask, p.kept)
+        summed = loss(p, logprob)[0] if p is narrow else (loss_rows(loss, p, logprob))[chosen].sum()
+        results.append(torch.autograd.grad(summed, trainer.policy.parameters()))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def loss_rows(loss, pairs, logprob):
+    from burnish.maths import policy_ratio, ppo_clip_loss
+
+    ratio = policy_ratio(logprob, pairs["logprob"])
+    return (ppo_clip_loss(ratio, pairs["advantage"], loss.clip_epsilon) * pairs.mask).sum(1)
+
+
+def test_micro_batch_size_changes_no_result_of_a_step():
+    texts, losses = [], []
+    for size in (None, 1, 3):
+        trainer = tiny_trainer(micro_batch_size=size)
+        results = [trainer.ppo_step(PROMPTS) for _ in range(2)]
+        texts.append([r["generated_texts"] for r in results])
+        losses.append([r[k] for r in results for k in ("policy_loss", "value_loss")])
+    assert texts[0] == texts[1] == texts[2]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[2], abs=1e-5)
+
+
+def test_first_ratio_is_one():
+    results = tiny_trainer().ppo_step(PROMPTS)
+    assert results["first_ratio_error"] < 1e-4
+
+
+def test_rollout_that_training_cannot_reproduce_is_an_error():
+    trainer = tiny_trainer()
+    pairs = finished_pairs(trainer)
+    wrong = pairs.with_columns(logprob=pairs["logprob"] - 0.01 * (torch.arange(pairs.mask.shape[1]) == 1))
+    with pytest.raises(BurnishError, match=r"ratio of token 1 .*off 1 by 0\.01.*limit 0\.0001"):
+        trainer.model_trainer.train_policy_model(wrong)
+
+
+def test_pairs_of_an_older_policy_are_not_held_to_ratio_one():
+    trainer = tiny_trainer(learning_rate=1e-2)
+    pairs = finished_pairs(trainer)
+    trainer.model_trainer.train_policy_model(pairs)
+    trainer.model_trainer.train_policy_model(pairs)  # now off-policy: ratios are not 1, and that is no error
+
+
+def test_number_of_optimizer_steps_is_epochs_times_mini_batches():
+    trainer = tiny_trainer(batch_size=8, mini_batch_size=4, epochs=3)
+    assert trainer.config.optimizer_steps_per_ppo_step == 6
+    results = trainer.ppo_step(PROMPTS)
+    assert results["policy_updates"] == results["value_updates"] == 6
+
+
+def test_target_kl_ends_the_epochs_early():
+    trainer = tiny_trainer(epochs=10, learning_rate=1e-2, target_kl_stop=1e-4)
+    assert trainer.ppo_step(PROMPTS)["policy_updates"] < 10
+
+
+def test_value_warmup_trains_the_value_model_only():
+    trainer = tiny_trainer(value_warmup_steps=1)
+    before = [p.clone() for p in trainer.policy.parameters()]
+    results = trainer.ppo_step(PROMPTS)
+    assert results["policy_updates"] == 0
+    assert results["value_updates"] == 2
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+    assert trainer.ppo_step(PROMPTS)["policy_updates"] == 2
+
+
+def test_gradients_are_clipped_to_their_norm():
+    trainer = tiny_trainer(max_grad_norm=1e-3, epochs=1)
+    trainer.ppo_step(PROMPTS)
+    norm = torch.cat([p.grad.flatten() for p in trainer.policy.parameters()]).norm().item()
+    assert norm == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_policy_and_value_have_their_own_learning_rates():
+    trainer = tiny_trainer(steps=4, learning_rate=1e-3, value_learning_rate=4e-3)
+    rates = []
+    for _ in range(2):
+        trainer.ppo_step(PROMPTS)
+        optimizers = (trainer.model_trainer.policy_optimizer, trainer.model_trainer.value_optimizer)
+        rates.append([o.param_groups[0]["lr"] for o in optimizers])
+    assert rates == [[1e-3, 4e-3], pytest.approx([0.75e-3, 3e-3])]
+
+
+def test_nothing_that_is_not_finite_reaches_a_weight():
+    trainer = tiny_trainer()
+    pairs = finished_pairs(trainer)
+    before = [p.clone() for p in trainer.policy.parameters()]
+    broken = pairs.with_columns(advantage=pairs["advantage"] * float("nan"))
+    with pytest.raises(DivergedError, match="policy_loss became nan"):
+        trainer.model_trainer.train_policy_model(broken)
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+
+
+def test_whitened_advantages_do_not_depend_on_the_rewards_scale():
+    losses = []
+    for scale in (1.0, 100.0):
+        trainer = tiny_trainer(kl_coef=0.0)
+        pairs = finished_pairs(trainer)
+        losses.append(
+            trainer.model_trainer.train_policy_model(pairs.with_columns(advantage=pairs["advantage"] * scale))
+        )
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)

@@ -1,0 +1,104 @@
+"""A two-layer random model and a byte-level tokenizer: everything real but the size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from burnish import PPOConfig, PPOTrainer
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+FAMILIES = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "mistral": MistralConfig}
+
+
+def tiny_tokenizer(pad: bool = True, eos: bool = True, chat: bool = True) -> PreTrainedTokenizerFast:
+    """256 bytes, then the special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special: dict[str, Any] = {}
+    if eos:
+        special["eos_token"] = "<eos>"
+    if pad:
+        special["pad_token"] = "<pad>"
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    if chat:
+        fast.chat_template = TEMPLATE
+    return fast
+
+
+def tiny_model(family: str = "llama", layers: int = 2, seed: int = 0, context: int = 256, eos: bool = True) -> Any:
+    """Random weights, wide enough that the next token is neither certain nor uniform."""
+    torch.manual_seed(seed)
+    config = FAMILIES[family](
+        vocab_size=258,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=context,
+        initializer_range=0.3,
+        eos_token_id=256 if eos else None,
+        bos_token_id=None,
+        pad_token_id=None,
+        tie_word_embeddings=True,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def foreign_model() -> Any:
+    """A decoder that is built differently."""
+    return AutoModelForCausalLM.from_config(GPT2Config(vocab_size=258, n_embd=32, n_layer=2, n_head=4))
+
+
+def tiny_config(**changes: Any) -> PPOConfig:
+    defaults: dict[str, Any] = {
+        "model_name": "tiny",
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "batch_size": 8,
+        "max_new_tokens": 6,
+        "epochs": 2,
+        "steps": 10,
+        "learning_rate": 1e-3,
+        "value_learning_rate": 1e-3,
+        "prompt_cache_mb": 16,
+    }
+    return PPOConfig(**(defaults | changes))
+
+
+def tiny_trainer(reward: Any = None, layers: int = 2, **changes: Any) -> PPOTrainer:
+    return PPOTrainer(tiny_config(**changes), reward or count_vowels, tiny_model(layers=layers), tiny_tokenizer())
+
+
+def count_vowels(prompts: list[str], responses: list[str]) -> list[float]:
+    return [sum(c in "aeiou" for c in r) / max(len(r), 1) for r in responses]
+
+
+PROMPTS = [
+    "a:",
+    "hello there:",
+    "the quick brown fox:",
+    "one two three four five six:",
+    "x y:",
+    "why not:",
+    "go:",
+    "end:",
+]
