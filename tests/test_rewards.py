@@ -6,8 +6,9 @@ from burnish import InputError
 from burnish.rewards import TLDR_WEIGHTS, resolve_reward, rouge_l, sentiment, tldr, tldr_parts
 
 PROMPT = (
-    "SUBREDDIT: r/pets\nTITLE: My parrot swears at guests\nPOST: We adopted a parrot in May. The parrot learned to swear "
-    "from the old owner, and now he swears whenever guests ring the bell. Should we train him or move him upstairs?\nTL;DR:"
+    "SUBREDDIT: r/pets\nTITLE: My parrot swears at guests\nPOST: We adopted a parrot in May. The parrot learned to "
+    "swear from the old owner, and now he swears whenever guests ring the bell. Should we train him or move him "
+    "upstairs?\nTL;DR:"
 )
 
 

@@ -7,10 +7,11 @@ import sys
 import pytest
 import torch
 
-from burnish import InputError, RewardModel, Sampler
+from burnish import InputError, PolicyModel, PPOTrainer, RewardModel, Sampler
 from burnish.base_setup import BaseSetup
 from burnish.metrics import METRICS
-from burnish.runs import Run, load_adapter
+from burnish.models.adapter_files import load_adapter
+from burnish.runs import Run
 from test_generation import perturb
 from tiny import PROMPTS, tiny_model, tiny_tokenizer, tiny_trainer
 
@@ -44,10 +45,6 @@ def test_adapter_loads_with_peft_in_a_fresh_process_and_generates_the_same(tmp_p
     command = [sys.executable, "-c", FRESH_PROCESS, str(tmp_path / "base"), str(folder), json.dumps(encoded)]
     fresh = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(fresh.stdout.splitlines()[-1]) == ours
-    untouched = trainer.sft_model.base
-    untouched.take_role(None)
-    from burnish import PolicyModel
-
     base_rollout = PolicyModel(trainer.base, None).generate(encoded, 12, Sampler(greedy=True))
     assert [a[m].tolist() for a, m in zip(base_rollout.action, base_rollout.mask, strict=True)] != ours
 
@@ -94,8 +91,6 @@ def test_reward_model_folder_is_a_reward(tmp_path):
     reward.mark_trained()
     setup.base.invocation = setup.encoder.encode(PROMPTS)[0][-1:]
     folder = Run.create(tmp_path, "reward", tiny_trainer().config).save_adapter(reward)
-    from burnish import PPOTrainer
-
     trainer = PPOTrainer(
         tiny_trainer(reward=None).config.model_copy(update={"reward": str(folder)}),
         None,

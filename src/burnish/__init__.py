@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, SharedBase, ValueModel
     from burnish.ppo_trainer import ModelTrainer, PPOTrainer, RewardComputer, SequenceGenerator, ValueAdder
     from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
-    from burnish.token_attribution import SAPairBuilder, SAPairs, TokenAttributionExtractor
+    from burnish.sa_pairs import SAPairs
+    from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
     from burnish.training import PolicyLoss, ValueLoss
 
 __version__ = "0.1.0"
@@ -31,7 +32,8 @@ _NAMES_IN = {
     "models": ["PolicyModel", "RewardModel", "SFTModel", "Sampler", "SharedBase", "ValueModel"],
     "ppo_trainer": ["ModelTrainer", "PPOTrainer", "RewardComputer", "SequenceGenerator", "ValueAdder"],
     "reward_kl": ["KLController", "KLDivergence", "RewardAdjuster"],
-    "token_attribution": ["SAPairBuilder", "SAPairs", "TokenAttributionExtractor"],
+    "sa_pairs": ["SAPairs"],
+    "token_attribution": ["SAPairBuilder", "TokenAttributionExtractor"],
     "training": ["PolicyLoss", "ValueLoss"],
 }
 _ROOM_OF = {name: room for room, names in _NAMES_IN.items() for name in names}

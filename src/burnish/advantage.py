@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from burnish.maths import gae_advantages, reward_to_go, td_errors
 from burnish.reward_kl import Rows
-from burnish.token_attribution import SAPairs, as_sa_pairs
+from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 
 class TDError:

@@ -53,7 +53,6 @@ def train(
     from burnish.data import load_prompts, split_prompts
     from burnish.errors import InputError
     from burnish.rewards import resolve_reward
-    from burnish.stages.ppo import Prompts, run_ppo
 
     settings = load_train_config(config, overrides)
     resolve_reward(settings.reward)  # a mistake in it is told before any long work
@@ -68,6 +67,9 @@ def train(
             )
     else:
         prompts, held_out = split_prompts(prompts, settings.num_eval_prompts, settings.seed)
+
+    from burnish.stages.ppo import Prompts, run_ppo  # slow to import, so only once everything above is in order
+
     run_ppo(
         settings,
         Prompts(prompts, held_out),

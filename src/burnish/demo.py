@@ -34,20 +34,32 @@ COMMON: dict[str, object] = {
     "mini_batch_size": 16,
     "epochs": 2,
     "gamma": 1.0,
-    "learning_rate": 1e-3,
     "value_learning_rate": 1e-3,
 }
 TASKS = {
     "tldr": (
         {
             "reward": "tldr",
-            "steps": 12,
+            "steps": 16,
             "max_new_tokens": 32,
+            "temperature": 0.7,
             "kl_coef": 0.01,
+            "learning_rate": 1.5e-3,
             "chat_template": True,
-            "system_prompt": "Summarize the post in one short sentence.",
+            "system_prompt": "Tell in one short sentence what happened in the post.",
         },
         bundled_tldr,
     ),
-    "sentiment": ({"reward": "sentiment", "steps": 15, "max_new_tokens": 20, "kl_coef": 0.02}, bundled_sentiment),
+    "sentiment": (
+        {
+            "reward": "sentiment",
+            "steps": 15,
+            "max_new_tokens": 20,
+            "kl_coef": 0.02,
+            "learning_rate": 1e-3,
+            # Openings end in any word: peft could not find where a response-scope adapter begins. And they are short.
+            "adapter_scope": "sequence",
+        },
+        bundled_sentiment,
+    ),
 }

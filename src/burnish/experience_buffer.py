@@ -10,7 +10,7 @@ from torch import Tensor
 from burnish.errors import InputError
 from burnish.maths import masked_mean, masked_var
 from burnish.reward_kl import Rows
-from burnish.token_attribution import SAPairs, as_sa_pairs
+from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 
 class ExperienceBuffer:

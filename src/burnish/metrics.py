@@ -7,7 +7,7 @@ from typing import Any
 
 from burnish.maths import explained_variance, kl_per_token, masked_mean
 from burnish.reward_kl import scores_as_tensor
-from burnish.token_attribution import SAPairs
+from burnish.sa_pairs import SAPairs
 
 
 @dataclass(frozen=True)

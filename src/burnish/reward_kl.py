@@ -11,7 +11,7 @@ from torch import Tensor
 
 from burnish.errors import InputError
 from burnish.maths import adapted_kl_coef, kl_adjusted_rewards, kl_per_token, whiten
-from burnish.token_attribution import SAPairs, as_sa_pairs
+from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 Rows = SAPairs | Sequence[Mapping[str, Any]]
 

@@ -10,21 +10,18 @@ result.json      held-out measurement before and after
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from peft import load_peft_weights, set_peft_model_state_dict
 
 from burnish.config import PPOConfig, TrainConfig
 from burnish.errors import InputError
 from burnish.metrics import METRICS
-from burnish.models import SharedBase
-from burnish.models.base_model import RoleModel, ScalarModel
-from burnish.token_attribution import COLUMNS, SAPairs
+from burnish.models.adapter_files import save_adapter
+from burnish.models.base_model import RoleModel
+from burnish.sa_pairs import COLUMNS, SAPairs
 
 
 class Run:
@@ -87,23 +84,12 @@ class Run:
             )
 
     def save_adapter(self, role: RoleModel) -> Path:
-        """One role's adapter (and head), in peft's format. The folder appears complete or not at all."""
-        base, name = role.base, role.adapter
-        assert base.peft_model is not None
-        assert name is not None
-        target = self.folder / "adapters" / name
-        scratch = self.folder / "adapters" / ".writing"
-        shutil.rmtree(scratch, ignore_errors=True)
-        base.peft_model.save_pretrained(scratch, selected_adapters=[name])
-        written = scratch / name
-        if base.scope == "response" and base.invocation:
-            _set_invocation(written / "adapter_config.json", base.invocation)
-        if isinstance(role, ScalarModel):
-            role.save_head(written)
-        shutil.rmtree(target, ignore_errors=True)
-        written.rename(target)
-        shutil.rmtree(scratch)
-        return target
+        """One role's adapter (and head), under adapters/."""
+        assert role.adapter is not None
+        folder = self.folder / "adapters" / role.adapter
+        folder.parent.mkdir(exist_ok=True)
+        save_adapter(role, folder)
+        return folder
 
     def write_result(self, result: dict[str, Any]) -> None:
         (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
@@ -111,27 +97,3 @@ class Run:
     def _append(self, file: str, row: dict[str, Any]) -> None:
         with (self.folder / file).open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
-
-
-def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
-    """Puts saved weights into an adapter of the same shape, and takes over the invocation it was trained with."""
-    file = folder / "adapter_config.json"
-    if not file.is_file():
-        raise InputError(f"{folder} holds no adapter (no adapter_config.json); has the run finished a step?")
-    assert base.peft_model is not None
-    saved, ours = json.loads(file.read_text(encoding="utf-8")), base.peft_model.peft_config[name]
-    for key in ("r", "lora_alpha", "layers_to_transform"):
-        if saved[key] != getattr(ours, key):
-            raise InputError(f"the adapter in {folder} has {key} {saved[key]}, this model's has {getattr(ours, key)}")
-    if base.scope == "response":
-        base.invocation = saved.get("alora_invocation_tokens") or []
-    weights = load_peft_weights(str(folder), device=str(base.device))
-    with torch.no_grad():
-        set_peft_model_state_dict(base.peft_model, weights, adapter_name=name)
-
-
-def _set_invocation(adapter_config: Path, invocation: list[int]) -> None:
-    """Tells peft where the adapter begins to act: it searches a prompt for its last run of these tokens."""
-    values = json.loads(adapter_config.read_text(encoding="utf-8"))
-    values["alora_invocation_tokens"] = invocation
-    adapter_config.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from burnish.maths import approx_kl, policy_ratio, ppo_clip_loss, value_mse_loss
-from burnish.token_attribution import SAPairs
+from burnish.sa_pairs import SAPairs
 
 Statistics = dict[str, Tensor]
 """Sums over real tokens, to be divided by the number of tokens."""

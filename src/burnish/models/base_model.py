@@ -12,7 +12,7 @@ from burnish.errors import InputError
 from burnish.models.sampling import selected_logprobs
 from burnish.models.shared_base import SharedBase
 from burnish.models.shared_context import SharedContext
-from burnish.token_attribution.sa_pairs import SAPairs
+from burnish.sa_pairs import SAPairs
 
 
 class RoleModel:

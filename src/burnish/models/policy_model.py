@@ -12,7 +12,7 @@ from burnish.models.base_model import LanguageModel
 from burnish.models.key_values import GrowingCache
 from burnish.models.sampling import Sampled, Sampler
 from burnish.models.shared_context import SharedContext
-from burnish.token_attribution.sa_pairs import left_padded
+from burnish.sa_pairs import left_padded
 
 # Finished sequences leave the decoding batch when they are this share of it: each departure copies the cache once.
 DROP_WHEN_FINISHED = 0.25

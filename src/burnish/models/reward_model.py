@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from burnish.errors import InputError
+from burnish.models.adapter_files import load_adapter
 from burnish.models.base_model import ScalarModel
 from burnish.models.key_values import FixedPrefix
 from burnish.models.shared_base import SharedBase
-from burnish.token_attribution.sa_pairs import SAPairs, left_padded
+from burnish.sa_pairs import SAPairs, left_padded
 
 
 class RewardModel(ScalarModel):
@@ -65,9 +66,7 @@ class RewardModel(ScalarModel):
         return self.read(base.norm(hidden[torch.arange(len(last), device=last.device), last]))
 
     def load(self, folder: str | Path) -> RewardModel:
-        """Takes adapter and head from a folder that `Run.save_adapters` wrote."""
-        from burnish.runs import load_adapter
-
+        """Takes adapter and head from a folder that `save_adapter` wrote."""
         assert self.adapter is not None
         load_adapter(self.base, self.adapter, Path(folder))
         self.load_head(Path(folder))

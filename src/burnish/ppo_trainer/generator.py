@@ -10,9 +10,8 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.clock import Clock, timed
 from burnish.models import PolicyModel, Sampler, SFTModel
 from burnish.models.shared_base import shared_ending
-from burnish.token_attribution.extractor import TokenAttributionExtractor
-from burnish.token_attribution.sa_pair_builder import SAPairBuilder
-from burnish.token_attribution.sa_pairs import SAPairs
+from burnish.sa_pairs import SAPairs
+from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
 
 
 class SequenceGenerator:

@@ -16,7 +16,7 @@ from burnish.experience_buffer import ExperienceBuffer
 from burnish.maths import policy_ratio
 from burnish.models import PolicyModel, ValueModel
 from burnish.reward_kl import Rows
-from burnish.token_attribution import SAPairs
+from burnish.sa_pairs import SAPairs
 from burnish.training import LossOfPairs, PolicyLoss, Statistics, ValueLoss, accumulate_gradients
 
 # How far a ratio may be from 1 before anything is learned: rounding, by the base's number format.

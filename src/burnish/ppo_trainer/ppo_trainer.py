@@ -23,7 +23,7 @@ from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction
 from burnish.ppo_trainer.value_adder import ValueAdder
 from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
 from burnish.rewards import resolve_reward
-from burnish.token_attribution import SAPairs
+from burnish.sa_pairs import SAPairs
 
 
 class PPOTrainer:

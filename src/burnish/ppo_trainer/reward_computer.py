@@ -9,7 +9,7 @@ from burnish.clock import Clock, timed
 from burnish.errors import BurnishError, InputError
 from burnish.models import RewardModel
 from burnish.reward_kl import finite_number
-from burnish.token_attribution import SAPairs
+from burnish.sa_pairs import SAPairs
 
 RewardFunction = Callable[[list[str], list[str]], Sequence[Any]]
 """f(prompts, responses) -> one number per response, or one list of numbers (one per token) per response."""

@@ -7,7 +7,7 @@ import torch
 from burnish.clock import Clock, timed
 from burnish.models import ValueModel
 from burnish.reward_kl import Rows
-from burnish.token_attribution import SAPairs, as_sa_pairs
+from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 
 class ValueAdder:

@@ -9,7 +9,8 @@ from rich.table import Table
 from burnish import terminal
 from burnish.base_setup import BaseSetup
 from burnish.models import PolicyModel, Sampler
-from burnish.runs import Run, load_adapter
+from burnish.models.adapter_files import load_adapter
+from burnish.runs import Run
 
 
 def generate_beside_base(

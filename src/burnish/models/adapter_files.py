@@ -1,0 +1,56 @@
+"""Adapters on disk, in peft's own format."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from peft import load_peft_weights, set_peft_model_state_dict
+
+from burnish.errors import InputError
+from burnish.models.base_model import RoleModel, ScalarModel
+from burnish.models.shared_base import SharedBase
+
+
+def save_adapter(role: RoleModel, target: Path) -> None:
+    """One role's adapter (and head). The folder appears complete or not at all."""
+    base, name = role.base, role.adapter
+    assert base.peft_model is not None
+    assert name is not None
+    scratch = target.parent / f".writing-{target.name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    base.peft_model.save_pretrained(scratch, selected_adapters=[name])
+    written = scratch / name
+    if base.scope == "response" and base.invocation:
+        _set_invocation(written / "adapter_config.json", base.invocation)
+    if isinstance(role, ScalarModel):
+        role.save_head(written)
+    shutil.rmtree(target, ignore_errors=True)
+    written.rename(target)
+    shutil.rmtree(scratch)
+
+
+def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
+    """Puts saved weights into an adapter of the same shape, and takes over the invocation it was trained with."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        raise InputError(f"{folder} holds no adapter (no adapter_config.json); has its run finished?")
+    assert base.peft_model is not None
+    saved, ours = json.loads(file.read_text(encoding="utf-8")), base.peft_model.peft_config[name]
+    for key in ("r", "lora_alpha", "layers_to_transform"):
+        if saved[key] != getattr(ours, key):
+            raise InputError(f"the adapter in {folder} has {key} {saved[key]}, this model's has {getattr(ours, key)}")
+    if base.scope == "response":
+        base.invocation = saved.get("alora_invocation_tokens") or []
+    with torch.no_grad():
+        weights = load_peft_weights(str(folder), device=str(base.device))
+        set_peft_model_state_dict(base.peft_model, weights, adapter_name=name)
+
+
+def _set_invocation(adapter_config: Path, invocation: list[int]) -> None:
+    """Tells peft where the adapter begins to act: it searches a prompt for its last run of these tokens."""
+    values = json.loads(adapter_config.read_text(encoding="utf-8"))
+    values["alora_invocation_tokens"] = invocation
+    adapter_config.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
