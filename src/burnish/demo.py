@@ -34,6 +34,7 @@ COMMON: dict[str, object] = {
     "mini_batch_size": 16,
     "epochs": 2,
     "gamma": 1.0,
+    "prompt_cache_mb": 1600,  # room for all bundled posts
     "value_learning_rate": 1e-3,
 }
 TASKS = {

@@ -65,7 +65,7 @@ METRICS: dict[str, Metric] = {
     "first_ratio_error": Metric(
         "Largest |ratio - 1| before the first update: how well training reproduces sampling.",
         "below 1e-4 in float32",
-        "the run stops with an error above the limit",
+        "grows; the run stops if ratios are off by 1e-4 on average",
     ),
     "clip_fraction": Metric(
         "Share of tokens whose ratio left the clip range.", "0.02-0.3", "above 0.5: lower learning_rate or epochs"

@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from burnish.evaluation import Evaluation
@@ -55,13 +55,14 @@ class StepProgress:
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
             TextColumn("[dim]{task.description}"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("", total=num_steps, numbers="first rollout")
+        self._steps_left = num_steps
+        self._seconds: list[float] = []
 
     def __enter__(self) -> StepProgress:
         self._progress.start()
@@ -74,8 +75,17 @@ class StepProgress:
         self._progress.update(self._task, description=PHASES.get(phase, phase))
 
     def on_step(self, results: dict[str, Any]) -> None:
-        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:.2f}  entropy {results['entropy']:.2f}"
-        self._progress.update(self._task, advance=1, numbers=numbers)
+        self._steps_left -= 1
+        self._seconds.append(results["seconds"])
+        recent = self._seconds[-4:]
+        left = round(self._steps_left * sum(recent) / len(recent))
+        kl = results["kl"] if abs(results["kl"]) >= 0.005 else 0.0  # no "-0.00" from rounding
+        self._progress.update(
+            self._task,
+            advance=1,
+            numbers=f"reward {results['reward']:.3f}  KL {kl:.2f}  entropy {results['entropy']:.2f}  "
+            f"{left // 60}:{left % 60:02d} left",
+        )
 
 
 def memory_table(rows: list[tuple[str, float, str]]) -> Table:

@@ -147,10 +147,10 @@ class PPOTrainer:
 
     def prompts_of_step(self, prompts: Sequence[str], step: int) -> list[str]:
         """batch_size prompts: all prompts in a random order, then all again in another, cut into steps."""
-        first = step * self.config.batch_size
-        return [
-            prompts[_shuffled(i, len(prompts), self.config.seed)] for i in range(first, first + self.config.batch_size)
-        ]
+        positions = range(step * self.config.batch_size, (step + 1) * self.config.batch_size)
+        rounds = {p // len(prompts) for p in positions}
+        orders = {r: _order(len(prompts), self.config.seed, r) for r in rounds}
+        return [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
 
     def memory_report(self) -> list[tuple[str, float, str]]:
         """Role, megabytes, what they are: the memory that is known before the first step."""
@@ -170,8 +170,7 @@ class PPOTrainer:
         return roles
 
 
-def _shuffled(position: int, size: int, seed: int) -> int:
-    """Element `position` of an endless sequence of random orders of range(size)."""
-    round_number, index = divmod(position, size)
+def _order(size: int, seed: int, round_number: int) -> list[int]:
+    """A random order of range(size), one for each round through the prompts."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + round_number)
-    return int(torch.randperm(size, generator=generator)[index])
+    return torch.randperm(size, generator=generator).tolist()

@@ -12,7 +12,9 @@ from burnish import terminal
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.config import PPOConfig
 from burnish.evaluation import Evaluation, evaluate
-from burnish.ppo_trainer import PPOTrainer
+from burnish.ppo_trainer import PPOTrainer, RewardComputer
+from burnish.ppo_trainer.reward_computer import RewardFunction
+from burnish.rewards import resolve_reward
 from burnish.runs import Run
 
 SHOWN_SAMPLES = 4
@@ -36,8 +38,11 @@ def run_ppo(
     samples_per_step: int = 2,
 ) -> Run:
     """Trains, and leaves a run folder behind. Everything about the input is checked before the folder is made."""
+    reward = resolve_reward(config.reward)
+    if not isinstance(reward, str):
+        _try_out(reward, prompts.train)
     with terminal.busy(console, f"loading {config.model_name}"):
-        trainer = PPOTrainer(config)
+        trainer = PPOTrainer(config, None if isinstance(reward, str) else reward)
         trainer.generator.encode([*prompts.train, *prompts.held_out])
     run = Run.create(run_dir, run_name, config)
     _announce(console, trainer, prompts, run)
@@ -52,10 +57,12 @@ def run_ppo(
             run.log_samples(results, step_prompts, trainer.base.tokenizer, samples_per_step)
             progress.on_step(results)
 
-        trainer.train(prompts.train, on_step)
+        try:
+            trainer.train(prompts.train, on_step)
+        finally:  # what was learned is kept, whatever ended the training
+            run.save_adapter(trainer.value_model)
+            run.save_adapter(trainer.policy)
         trainer.clock.on_phase = None
-    run.save_adapter(trainer.value_model)
-    run.save_adapter(trainer.policy)
     after = _measure(console, trainer, prompts, "after")
 
     if before is not None and after is not None:
@@ -63,6 +70,11 @@ def run_ppo(
         _compare(console, before, after)
     console.print(how_to_use(run, config, trainer.base.invocation), highlight=False, soft_wrap=True)
     return run
+
+
+def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
+    """A reward that fails on any two answers fails now, not after the model is loaded and a batch generated."""
+    RewardComputer(reward).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
 
 
 def _announce(console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run) -> None:
@@ -74,7 +86,6 @@ def _announce(console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run)
         f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model. "
         f"Adapters act on the {config.adapter_scope}, reward: {trainer.reward_computer.name}. Run folder: {run.folder}",
         highlight=False,
-        soft_wrap=True,
     )
     if trainer.base.tokenizer.pad_token_id is None:
         console.print("The tokenizer has no pad token; none is needed: padding is masked by length.", highlight=False)

@@ -1,0 +1,65 @@
+"""What the docs say is what the code does."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.real_model
+def test_readme_python_runs(capsys):
+    """All Python snippets of README, in order, in one namespace, as a reader would type them."""
+    namespace: dict[str, object] = {}
+    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(snippets) >= 3
+    for snippet in snippets:
+        exec(compile(snippet, "README.md", "exec"), namespace)
+    assert "Policy loss:" in capsys.readouterr().out
+
+
+def test_generated_pages_are_up_to_date():
+    spec = importlib.util.spec_from_file_location("make_tables", ROOT / "docs" / "make_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, page in module.PAGES.items():
+        assert (ROOT / "docs" / name).read_text() == page(), f"run: python docs/make_tables.py ({name})"
+
+
+def test_links_and_files_named_in_the_docs_exist():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} -> {target}"
+    for name in re.findall(
+        r"^  ([a-z_/]+(?:\.py)?)\s", README.split("src/burnish/\n")[1].split("main.py")[0], re.MULTILINE
+    ):
+        assert (ROOT / "src" / "burnish" / name).exists(), name
+
+
+def test_every_public_name_can_be_imported():
+    import burnish
+
+    for name in burnish.__all__:
+        assert getattr(burnish, name) is not None
+    with pytest.raises(AttributeError):
+        burnish.nonsense  # noqa: B018
+
+
+def test_nothing_unsafe_is_in_the_package():
+    """No pickle, no torch.load, no shell: tensors live in safetensors, everything else in JSON and YAML."""
+    for file in (ROOT / "src").rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = [a.name for a in node.names] + [getattr(node, "module", None) or ""]
+                assert not {"pickle", "dill", "marshal"} & set(names), file
+            if isinstance(node, ast.Attribute) and node.attr == "load" and isinstance(node.value, ast.Name):
+                assert node.value.id != "torch", file
+            if isinstance(node, ast.keyword):
+                assert node.arg != "shell", file
+                assert node.arg != "trust_remote_code" or node.value.value is False, file
