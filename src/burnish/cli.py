@@ -1,16 +1,18 @@
-"""The command line. Exit codes: 0 done, 2 config or data, 5 diverged, 130 Ctrl-C."""
+"""The command line. Exit codes: 0 done, 1 an error in burnish itself, 2 config or data, 5 diverged, 130 Ctrl-C."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import logging
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 
 app = typer.Typer(
     add_completion=False,
@@ -19,9 +21,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="PPO fine-tuning for language models on the machine you have.\n\n"
     "Start with `burnish demo`; then `burnish train CONFIG.yaml` on your own prompts.",
-    epilog="Exit codes: 0 done, 2 config or data, 5 diverged, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 5 diverged, 130 interrupted.",
 )
 console = Console()
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print(f"burnish {_version('burnish')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="and exit")
+    ] = False,
+) -> None: ...
 
 
 @app.command()
@@ -43,7 +59,7 @@ def demo(
     run_ppo(chosen.config, prompts, run_dir, run_name=None, console=console)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})
 def train(
     config: Annotated[str, typer.Argument(help="YAML file; `burnish config` lists its keys", metavar="CONFIG.yaml")],
     overrides: Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")] = None,
@@ -62,9 +78,11 @@ def train(
         overlap = set(prompts) & set(held_out)
         if overlap:
             raise InputError(
-                f"{len(overlap)} prompts stand in both {settings.prompts} and {settings.eval_prompts}, the first "
+                f"{len(overlap)} of the prompts in {settings.eval_prompts} are in {settings.prompts} too, the first "
                 f"begins {min(overlap)[:60]!r}; held-out prompts must not be trained on"
             )
+        if len(held_out) == 1:
+            raise InputError(f"{settings.eval_prompts} holds one prompt; an interval needs at least 2")
     else:
         prompts, held_out = split_prompts(prompts, settings.num_eval_prompts, settings.seed)
 
@@ -107,7 +125,8 @@ def config(
         raise InputError(f"there is no key {key!r}{nearest(key, TrainConfig.model_fields)}")
     for name, default, meaning in field_lines():
         if key in (None, name):
-            console.print(f"[bold]{name}[/bold] [dim]({escape(default)})[/dim]\n  {escape(meaning)}", highlight=False)
+            console.print(f"[bold]{name}[/bold]  [dim]{escape(default)}[/dim]", highlight=False)
+            console.print(Padding(escape(meaning), (0, 0, 0, 4)), highlight=False)
 
 
 @app.command()
@@ -127,8 +146,8 @@ def env() -> None:
 
 def _version(package: str) -> str:
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
         return "not installed"
 
 
@@ -153,6 +172,7 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

@@ -31,10 +31,14 @@ def load_prompts(path: str | Path, field: str = "prompt") -> list[str]:
             errors.append(f"  {path}:{number}: {error}")
     if errors:
         more = f"\n  ... and {len(errors) - SHOWN_ERRORS} more" if len(errors) > SHOWN_ERRORS else ""
-        raise InputError(f"{len(errors)} bad lines in {path}:\n" + "\n".join(errors[:SHOWN_ERRORS]) + more)
+        raise InputError(f"{_count(len(errors), 'bad line')} in {path}:\n" + "\n".join(errors[:SHOWN_ERRORS]) + more)
     if not prompts:
         raise InputError(f"{path} holds no prompts; it needs at least one")
     return prompts
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _lines(path: Path) -> list[str]:

@@ -21,7 +21,7 @@ class DemoTask:
 def demo_task(name: str, **overrides: object) -> DemoTask:
     """The demo's settings by task name; `overrides` replace single settings."""
     if name not in TASKS:
-        raise InputError(f"unknown task {name!r}{nearest(name, TASKS)}; there are {' and '.join(TASKS)}")
+        raise InputError(f"there is no task {name!r}, only {' and '.join(TASKS)}{nearest(name, TASKS)}")
     settings, prompts = TASKS[name]
     return DemoTask(PPOConfig(**(COMMON | settings | overrides)), prompts())
 

@@ -21,6 +21,15 @@ class InputError(BurnishError, ValueError):
     exit_code = 2
 
 
+class ConfigError(InputError):
+    """Everything that is wrong with a config, in one error."""
+
+    def __init__(self, problems: list[str], source: str = "the config") -> None:
+        self.problems = problems
+        count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
+        super().__init__(f"{count} in {source}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
 class DivergedError(BurnishError, RuntimeError):
     """The training left the region in which its numbers mean anything."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from burnish.maths import explained_variance, kl_per_token, masked_mean
 from burnish.reward_kl import scores_as_tensor
-from burnish.sa_pairs import SAPairs
+from burnish.sa_pairs import COLUMNS, SAPairs
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ METRICS: dict[str, Metric] = {
     "value_loss": Metric("Mean of half the squared error to the returns.", "falls", "grows for many steps"),
     "ratio": Metric("Mean probability ratio new / old over the updates.", "0.95-1.05", "outside 0.8-1.2"),
     "first_ratio_error": Metric(
-        "Largest |ratio - 1| before the first update: how well training reproduces sampling.",
+        "Largest distance of a ratio from 1 before the first update: how well training reproduces sampling.",
         "below 1e-4 in float32",
         "grows; the run stops if ratios are off by 1e-4 on average",
     ),
@@ -118,9 +118,14 @@ def step_metrics(sa_pairs: SAPairs, rewards: list[Any], kl_coef: float) -> dict[
 
 def metrics_page() -> str:
     """docs/metrics.md."""
+    columns = "\n".join(f"| `{c.row_key}` | `{n}` | {c.meaning} | `{c.added_by}` |" for n, c in COLUMNS.items())
     rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
     return (
         "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the "
         "same.\n(Made from `src/burnish/metrics.py`.)\n\n"
-        f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n"
+        f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
+        "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`, "
+        "and one list for each of these keys, the keys of an SA pair too (`results['sa_pairs'][0]`). Computing "
+        "with the whole table uses the column's name: `results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
+        f"| key | column | meaning | added by |\n|---|---|---|---|\n{columns}\n"
     )

@@ -46,6 +46,8 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         folder = Path(folder)
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}; runs are kept in runs/, unless you chose another run_dir")
         if not (folder / "config.yaml").is_file():
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)
@@ -87,7 +89,6 @@ class Run:
         """One role's adapter (and head), under adapters/."""
         assert role.adapter is not None
         folder = self.folder / "adapters" / role.adapter
-        folder.parent.mkdir(exist_ok=True)
         save_adapter(role, folder)
         return folder
 

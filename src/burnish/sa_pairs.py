@@ -31,9 +31,11 @@ class Column:
 
 COLUMNS: dict[str, Column] = {
     "action": Column("action", "id of the generated token", "SequenceGenerator.generate_sequences"),
-    "logprob": Column("logprob_policy", "log pi(a|s) when it was sampled", "SequenceGenerator.generate_sequences"),
+    "logprob": Column(
+        "logprob_policy", "log pi(a given s) when it was sampled", "SequenceGenerator.generate_sequences"
+    ),
     "ref_logprob": Column(
-        "logprob_ref", "log pi_ref(a|s) of the frozen reference", "SequenceGenerator.generate_sequences"
+        "logprob_ref", "log pi(a given s) of the frozen reference", "SequenceGenerator.generate_sequences"
     ),
     "entropy": Column(
         "entropy", "entropy of the distribution it was sampled from", "SequenceGenerator.generate_sequences"
@@ -120,6 +122,22 @@ class SAPairs(Sequence[dict[str, Any]]):
             kept=None if self.kept is None else self.kept[rows, :width],
             finished=None if self.finished is None else self.finished[rows],
             context=None if self.context is None else self.context.rows(rows, prompt_width, width),
+        )
+
+    def to(self, device: torch.device) -> SAPairs:
+        """The same table on another device (a shared context stays where its base is)."""
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            mask=self.mask.to(device),
+            columns={name: column.to(device) for name, column in self.columns.items()},
+            prompt_ids=moved(self.prompt_ids),
+            prompt_mask=moved(self.prompt_mask),
+            kept=moved(self.kept),
+            finished=moved(self.finished),
         )
 
     @property

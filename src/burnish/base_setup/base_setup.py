@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
+import socket
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
@@ -13,6 +17,8 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
 from burnish.errors import InputError
 from burnish.models.shared_base import SharedBase
+
+WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)"
 
 
 class BaseSetup:
@@ -47,18 +53,37 @@ def load_model(config: PPOConfig) -> tuple[Any, Any]:
 
     device = choose_device(config.device)
     source = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
+    if not Path(source).is_dir() and source.startswith(("/", ".", "~")):
+        raise InputError(f"model_name {source!r} looks like a folder, but there is none; {WAYS_OUT}")
+    local_only = Path(source).is_dir() or not hub_answers()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=local_only)
         model: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=choose_dtype(config.dtype, device), trust_remote_code=False, use_safetensors=True
+            source,
+            dtype=choose_dtype(config.dtype, device),
+            trust_remote_code=False,
+            use_safetensors=True,
+            local_files_only=local_only,
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"cannot load the model {config.model_name!r}: {reason}\n"
-            f"Give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)."
-        ) from None
+        hub = "" if Path(source).is_dir() or not local_only else " (no model hub answers from here)"
+        raise InputError(f"cannot load the model {config.model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None
     return model.to(device), tokenizer
+
+
+def hub_answers() -> bool:
+    """Whether the model hub can be reached, asked once and briefly: its own client would retry for a minute."""
+    if os.environ.get("HF_HUB_OFFLINE", "") in ("1", "true", "True"):
+        return False
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True  # behind a proxy only the client itself can tell
+    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        with socket.create_connection((address.hostname or "", address.port or 443), timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def choose_device(wanted: str) -> torch.device:

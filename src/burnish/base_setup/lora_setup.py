@@ -42,7 +42,7 @@ def _modules(wanted: str | list[str], layer: nn.Module) -> list[str]:
     for name in wanted:
         if name not in linear:
             raise InputError(
-                f"lora_target_modules: a layer of this model has no linear module {name!r}{nearest(name, linear)} "
-                f"It has {', '.join(linear)}."
+                f"lora_target_modules: a layer of this model has no linear module {name!r}, only "
+                f"{', '.join(linear)}{nearest(name, linear)}"
             )
     return list(wanted)

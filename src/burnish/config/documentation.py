@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+
 from burnish.config.train_config import TrainConfig
 
 
 def field_lines() -> list[tuple[str, str, str]]:
-    """Key, default, meaning."""
+    """Key, default (as one writes it in YAML), meaning and choices."""
     lines = []
     for name, field in TrainConfig.model_fields.items():
-        default = "required" if field.is_required() else f"default {field.default!r}"
-        lines.append((name, default, " ".join((field.description or "").split())))
+        default = "required" if field.is_required() else _as_yaml(field.default)
+        meaning = " ".join((field.description or "").split())
+        choices = [c for c in _choices(field.annotation) if f"`{c}`" not in meaning]
+        lines.append(
+            (name, default, meaning + (f" One of: {', '.join(_choices(field.annotation))}." if choices else ""))
+        )
     return lines
+
+
+def _as_yaml(value: Any) -> str:
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+
+
+def _choices(annotation: Any) -> list[str]:
+    return [str(c) for c in get_args(annotation)] if get_origin(annotation) is Literal else []
 
 
 def config_page() -> str:

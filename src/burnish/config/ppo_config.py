@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from burnish.errors import InputError, nearest
+from burnish.errors import ConfigError, nearest
 
 
 class PPOConfig(BaseModel):
     """One PPO fine-tuning: model, rollout, reward, credit, update."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InputError(explain(error, type(self))) from None
+            raise ConfigError(problems_of(error, type(self))) from None
 
     # ---- model
     model_name: str = "Qwen/Qwen3-0.6B-Base"
@@ -97,9 +99,9 @@ class PPOConfig(BaseModel):
     micro_batch_tokens: int = Field(1024, ge=1)
     """Most tokens (padding included) in one forward and backward pass. Changes memory and speed, never the result."""
     learning_rate: float = Field(1e-5, gt=0)
-    """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 5e-4."""
+    """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 1e-3."""
     value_learning_rate: float = Field(1e-4, gt=0)
-    """Value model learning rate. Usual: up to ten times the policy's."""
+    """Value model learning rate. Usual: one to ten times the policy's."""
     lr_schedule: Literal["linear", "constant"] = "linear"
     """`linear` decays both learning rates to 0 over `steps`."""
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
@@ -119,18 +121,25 @@ class PPOConfig(BaseModel):
     prompt_cache_mb: int = Field(1024, ge=0)
     """Memory for the base's reading of prompts that may come back in a later step (response scope)."""
 
-    @field_validator("lora_layers")
+    @field_validator("*", mode="before")
     @classmethod
-    def _layers_exist(cls, value: Any) -> Any:
-        if value == [] or (isinstance(value, int) and value < 1) or (isinstance(value, list) and min(value) < 0):
-            raise ValueError("use `all`, a number of top layers of at least 1, or a list of layer numbers from 0")
+    def _means_what_it_says(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's `yes` is no number, and Python's None is written null."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("this key is not a yes or no")
+        if value == "None":
+            raise ValueError("for nothing, write null")
         return value
 
-    @field_validator("lora_target_modules")
+    @field_validator("lora_layers", "lora_target_modules")
     @classmethod
-    def _modules_exist(cls, value: Any) -> Any:
-        if value == []:
-            raise ValueError("name at least one module, or `all-linear`")
+    def _names_something(cls, value: Any) -> Any:
+        if (
+            value == []
+            or (isinstance(value, int) and value < 1)
+            or (isinstance(value, list) and any(isinstance(v, int) and v < 0 for v in value))
+        ):
+            raise ValueError("nothing to adapt")
         return value
 
     @model_validator(mode="after")
@@ -138,8 +147,20 @@ class PPOConfig(BaseModel):
         batch, mini = self.batch_size, self.mini_batch_size
         if mini is not None and batch % mini:
             lower, upper = batch // mini * mini, (batch // mini + 1) * mini
-            way_out = f"{lower} or {upper}" if lower else f"batch_size {upper}"
-            raise ValueError(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try {way_out}")
+            way_out = f"{lower} or {upper}" if lower else f"{upper}"
+            raise ValueError(
+                f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Self:
+        if self.system_prompt is not None and not self.chat_template:
+            raise ValueError("system_prompt is part of a chat template; set chat_template: true, or leave it out")
+        if self.value_warmup_steps >= self.steps:
+            raise ValueError(
+                f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
+            )
         return self
 
     @property
@@ -148,17 +169,45 @@ class PPOConfig(BaseModel):
         return self.epochs * (self.batch_size // (self.mini_batch_size or self.batch_size))
 
 
-def explain(error: ValidationError, config: type[BaseModel], source: str = "config") -> str:
-    """All errors at once, one line each, with the nearest name for a key that does not exist."""
-    lines: list[str] = []
+# Where pydantic's own words would mislead: what the key takes.
+TAKES = {
+    "lora_layers": "takes `all`, a number of top layers, or a list of layer numbers from 0",
+    "lora_target_modules": "takes `all-linear` or a list such as [q_proj, v_proj]",
+    "reward": "takes a rule's name, `file.py:function` or a folder, as text; "
+    "a function itself goes to PPOTrainer(config, reward=...)",
+    "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit",
+}
+# Names that other trainers use for the same thing.
+ELSEWHERE = {
+    "lr": "learning_rate",
+    "gae_lambda": "lam",
+    "lambda": "lam",
+    "clip_range": "clip_epsilon",
+    "cliprange": "clip_epsilon",
+    "ppo_epochs": "epochs",
+    "num_ppo_epochs": "epochs",
+    "init_kl_coef": "kl_coef",
+    "max_length": "max_new_tokens",
+}
+
+
+def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
+    """One line for each wrong key, with the nearest name for a key that does not exist."""
+    problems: dict[str, str] = {}
     for item in error.errors():
         key = str(item["loc"][0]) if item["loc"] else ""
         if item["type"] == "extra_forbidden":
-            line = f"unknown key {key!r}{nearest(key, config.model_fields)}"
+            known = ELSEWHERE.get(key)
+            problem = f"unknown key {key!r}" + (
+                f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
+            )
+        elif item["type"] == "missing":
+            problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"
         else:
-            problem = item["msg"].removeprefix("Value error, ")
-            line = f"{key}: {problem} (got {item['input']!r})" if key else problem
-        if line.split(":")[0] not in {earlier.split(":")[0] for earlier in lines if key}:
-            lines.append(line)  # a field with several types reports each of them; the first says enough
-    count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
-    return f"{count} in the {source}:\n" + "\n".join(f"  - {line}" for line in lines)
+            sentence = item["msg"].removeprefix("Value error, ")
+            takes = TAKES.get(key, sentence)
+            problem = f"{key}: {takes} (got {item['input']!r})" if key else sentence
+        problems.setdefault(
+            key or problem, problem
+        )  # a field with several types reports each of them: one line is enough
+    return list(problems.values())

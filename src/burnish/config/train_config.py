@@ -6,31 +6,43 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from burnish.config.ppo_config import PPOConfig
-from burnish.errors import InputError
+from burnish.errors import ConfigError, InputError
+from burnish.rewards import RULES
 
 MAX_CONFIG_BYTES = 1_000_000
 
 
 class TrainConfig(PPOConfig):
-    """Config of `burnish train`: all PPO settings, and the run's files."""
+    """Config of `burnish train`: all PPO settings, and the run's files.
+
+    Relative paths in a config file start at the file's folder; those in overrides, and run_dir, where the command runs.
+    """
 
     prompts: str
-    """Prompts to train on: a `.jsonl` file (one object per line) or a `.txt` file (one prompt per line)."""
+    """Prompts to train on: a `.jsonl` file (one object per line) or a `.txt` file (one prompt per line).
+    A relative path in a config file starts at that file's folder (so do eval_prompts, reward and model_name)."""
     prompt_field: str = "prompt"
     """Key of the prompt in each JSON object."""
     eval_prompts: str | None = None
     """Held-out prompts in a file of their own. Without it, `num_eval_prompts` are set aside from `prompts`."""
     num_eval_prompts: int = Field(16, ge=0)
-    """Held-out prompts to measure before and after on; 0 measures nothing."""
+    """Held-out prompts to measure before and after on; 0 measures nothing, an interval needs 2."""
     run_dir: str = "runs"
     """Folder that run folders are created in."""
     run_name: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     """Name of this run's folder. Unset: the time of its start."""
     samples_per_step: int = Field(2, ge=0)
     """Responses per step that are written to samples.jsonl with all their per-token columns."""
+
+    @field_validator("num_eval_prompts")
+    @classmethod
+    def _interval_exists(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("one held-out prompt gives no interval; use 0, or 2 and more")
+        return value
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -64,18 +76,32 @@ def load_train_config(path: str | Path, overrides: list[str] | None = None) -> T
         raise InputError(f"the config {path} is not UTF-8 text (byte {error.start})") from None
     values = _parse(text, str(path))
     if not isinstance(values, dict):
-        raise InputError(f"the config {path} must be a mapping of `key: value` lines, not a {type(values).__name__}")
-    for key in ("prompts", "eval_prompts"):
-        if isinstance(values.get(key), str):
-            values[key] = str(path.parent / values[key])
-    if isinstance(values.get("reward"), str) and (path.parent / values["reward"].split(":")[0]).exists():
-        values["reward"] = str(path.parent / values["reward"])
+        found = "empty" if values is None else f"a {type(values).__name__}"
+        raise InputError(f"the config {path} is {found}; it must be a mapping of `key: value` lines")
+    _start_paths_at(path.parent, values)
     for override in overrides or []:
         key, equals, value = override.partition("=")
-        if not equals or not key:
-            raise InputError(f"override {override!r} is not of the form key=value, for example steps=20")
+        if not equals or not key or key.startswith("-"):
+            raise InputError(
+                f"override {override!r} is not of the form key=value; write it like steps=20, without dashes"
+            )
         values[key] = _parse(value, f"override {override!r}")
-    return TrainConfig(**{str(k): v for k, v in values.items()})
+    try:
+        return TrainConfig(**{str(k): v for k, v in values.items()})
+    except ConfigError as error:
+        raise ConfigError(error.problems, source=str(path) + (" and its overrides" if overrides else "")) from None
+
+
+def _start_paths_at(folder: Path, values: dict[Any, Any]) -> None:
+    """Relative paths in a config file start at the file's own folder."""
+    for key in ("prompts", "eval_prompts", "reward", "model_name"):
+        value = values.get(key)
+        if not isinstance(value, str):
+            continue
+        is_file = key.endswith("prompts") or (key == "reward" and ".py:" in value)
+        is_folder = value not in RULES and (folder / value).is_dir()
+        if is_file or is_folder:
+            values[key] = str(folder / value)
 
 
 def _parse(text: str, source: str) -> Any:

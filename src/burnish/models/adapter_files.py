@@ -19,6 +19,7 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     base, name = role.base, role.adapter
     assert base.peft_model is not None
     assert name is not None
+    target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.parent / f".writing-{target.name}"
     shutil.rmtree(scratch, ignore_errors=True)
     base.peft_model.save_pretrained(scratch, selected_adapters=[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,16 +31,15 @@ class RoleModel:
     def nbytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self.parameters())
 
-    def context_of(self, sa_pairs: SAPairs) -> SharedContext:
-        """The pairs' shared context, computed now if they come from plain rows."""
+    def adopt(self, sa_pairs: SAPairs) -> SAPairs:
+        """The pairs on the base's device and with a shared context, computed now if they come from plain rows."""
         if sa_pairs.context is not None:
-            return sa_pairs.context
-        if sa_pairs.prompt_ids is None or sa_pairs.prompt_mask is None:
+            return sa_pairs
+        pairs = sa_pairs.to(self.base.device)
+        if pairs.prompt_ids is None or pairs.prompt_mask is None:
             raise InputError("these SA pairs carry no 'state', so no model can read them; build them with their states")
-        device = self.base.device
-        return self.base.build_context(
-            sa_pairs.prompt_ids.to(device), sa_pairs.prompt_mask.to(device), sa_pairs["action"].to(device)
-        )
+        context = self.base.build_context(pairs.prompt_ids, pairs.prompt_mask, pairs["action"])
+        return replace(pairs, context=context)
 
 
 class LanguageModel(RoleModel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +125,7 @@ class ModelTrainer:
             given.store(sa_pairs)
         buffer = ExperienceBuffer()
         for table in given.tables:
-            buffer.store(replace(table, context=self.policy.context_of(table)))
+            buffer.store(self.policy.adopt(table))
         return buffer
 
     def _check_first_ratio(self, pairs: SAPairs, logprob: Tensor) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from burnish.experience_buffer import ExperienceBuffer
 from burnish.maths import linear_decay
 from burnish.metrics import step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
+from burnish.models.adapter_files import save_adapter
 from burnish.ppo_trainer.generator import SequenceGenerator
 from burnish.ppo_trainer.model_trainer import ModelTrainer
 from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction
@@ -29,7 +31,8 @@ from burnish.sa_pairs import SAPairs
 class PPOTrainer:
     """Builds all models and components from a config, and runs PPO steps.
 
-    `reward` overrides config.reward with a function f(prompts, responses) -> list, or a RewardModel. `model` and
+    `reward` overrides config.reward with a function f(prompts, responses) -> list (or with a third parameter `tokens`,
+    for rewards per token), or a RewardModel. `model` and
     `tokenizer` override config.model_name with ready-made ones.
     """
 
@@ -58,7 +61,7 @@ class PPOTrainer:
         self.generator = SequenceGenerator(
             self.policy, self.sft_model, setup.encoder, sampler, config.max_new_tokens, self.clock
         )
-        self.reward_computer = RewardComputer(chosen_reward, self.clock)
+        self.reward_computer = RewardComputer(chosen_reward, self.base.tokenizer, self.clock)
         self.kl_divergence = KLDivergence(config.kl_estimator)
         self.kl_controller = KLController(config.kl_coef, config.adaptive_kl_target, config.adaptive_kl_horizon)
         self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards)
@@ -151,6 +154,11 @@ class PPOTrainer:
         rounds = {p // len(prompts) for p in positions}
         orders = {r: _order(len(prompts), self.config.seed, r) for r in rounds}
         return [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the tuned policy as an adapter that peft loads, and the value model beside it."""
+        for role in (self.policy, self.value_model):
+            save_adapter(role, Path(folder) / str(role.adapter))
 
     def memory_report(self) -> list[tuple[str, float, str]]:
         """Role, megabytes, what they are: the memory that is known before the first step."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,15 +13,17 @@ from burnish.models import RewardModel
 from burnish.reward_kl import finite_number
 from burnish.sa_pairs import SAPairs
 
-RewardFunction = Callable[[list[str], list[str]], Sequence[Any]]
-"""f(prompts, responses) -> one number per response, or one list of numbers (one per token) per response."""
+RewardFunction = Callable[..., Sequence[Any]]
+"""f(prompts, responses) -> one number per response. A function with a third parameter `tokens` also gets the tokens of
+each response as text (the stop token included), and may return one list of numbers per response, one for each token."""
 
 
 class RewardComputer:
     """Scores responses with a Python function or a RewardModel."""
 
-    def __init__(self, reward: RewardFunction | RewardModel, clock: Clock | None = None) -> None:
+    def __init__(self, reward: RewardFunction | RewardModel, tokenizer: Any = None, clock: Clock | None = None) -> None:
         self.reward = reward
+        self.tokenizer = tokenizer
         self.clock = clock or Clock()
 
     @property
@@ -30,10 +34,10 @@ class RewardComputer:
     def compute_rewards(
         self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
     ) -> list[Any]:
-        """One reward per response. A RewardModel reads the generated tokens themselves, if their SA pairs are given."""
+        """One reward per response. `sa_pairs` are the responses' own, for rewards that look at tokens."""
         if len(prompts) != len(generated_texts):
             raise InputError(f"{len(prompts)} prompts but {len(generated_texts)} responses; rewards need one for each")
-        rewards = self._ask(prompts, generated_texts, sa_pairs)
+        rewards = self._ask(list(prompts), list(generated_texts), sa_pairs)
         if isinstance(rewards, str) or not hasattr(rewards, "__len__") or not hasattr(rewards, "__getitem__"):
             raise InputError(f"reward {self.name} returned {rewards!r:.60}; it must return a list, one per response")
         if len(rewards) != len(prompts):
@@ -42,17 +46,31 @@ class RewardComputer:
             )
         return [self._checked(reward, number) for number, reward in enumerate(rewards)]
 
-    def _ask(self, prompts: Sequence[str], texts: Sequence[str], sa_pairs: SAPairs | None) -> Any:
+    def _ask(self, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         if isinstance(self.reward, RewardModel):
             if sa_pairs is not None:
                 return self.reward.score_pairs(sa_pairs)
             return self.reward.compute_rewards(prompts, texts)
         try:
-            return self.reward(list(prompts), list(texts))
+            if "tokens" in inspect.signature(self.reward).parameters:
+                return self.reward(prompts, texts, self._tokens(texts, sa_pairs))
+            return self.reward(prompts, texts)
         except BurnishError:
             raise
         except Exception as error:
-            raise InputError(f"reward {self.name} failed with {type(error).__name__}: {error}") from error
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
+            raise InputError(f"reward {self.name} failed with {type(error).__name__}: {error} ({where})") from error
+
+    def _tokens(self, texts: list[str], sa_pairs: SAPairs | None) -> list[list[str]]:
+        """The tokens of each response as text: those generated, or, for text from elsewhere, the tokenizer's."""
+        if sa_pairs is not None:
+            ids = [action[mask].tolist() for action, mask in zip(sa_pairs["action"], sa_pairs.mask, strict=True)]
+        elif self.tokenizer is not None:
+            ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        else:
+            return [text.split() for text in texts]
+        return [[self.tokenizer.decode([i]) for i in response] for response in ids]
 
     def _checked(self, reward: Any, number: int) -> Any:
         what = f"reward {self.name}, response {number}"

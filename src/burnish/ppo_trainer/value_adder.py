@@ -20,6 +20,6 @@ class ValueAdder:
     @timed
     @torch.no_grad()
     def add_values_to_sa_pairs(self, sa_pairs: Rows) -> SAPairs:
-        pairs = as_sa_pairs(sa_pairs)
-        context = self.value_model.context_of(pairs)
-        return pairs.with_columns(value=self.value_model.values(context, pairs.mask.to(self.value_model.base.device)))
+        pairs = self.value_model.adopt(as_sa_pairs(sa_pairs))
+        assert pairs.context is not None
+        return pairs.with_columns(value=self.value_model.values(pairs.context, pairs.mask))
