@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. Each creates .venv on first use and installs what it needs with pip.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 

@@ -83,10 +83,10 @@ def test_prompts_without_a_shared_ending_are_announced(workplace):
     [
         (["train", "missing.yaml"], "cannot read the config missing.yaml"),
         (["train", "config.yaml", "stps=3"], "did you mean 'steps'"),
-        (["train", "config.yaml", "steps=0", "kl_coef=-1"], "2 errors in the config"),
-        (["train", "config.yaml", "prompts=missing.jsonl"], "cannot read missing.jsonl"),
+        (["train", "config.yaml", "steps=0", "kl_coef=-1"], "2 errors in config.yaml and its overrides"),
+        (["train", "config.yaml", "prompts=missing.jsonl"], "missing.jsonl: No such file"),
         (["train", "config.yaml", "prompts=bad.jsonl"], "bad.jsonl:1: not valid JSON"),
-        (["train", "config.yaml", "prompts=blank.jsonl"], "1 bad line in blank.jsonl"),
+        (["train", "config.yaml", "prompts=blank.jsonl"], "blank.jsonl:1: 'prompt' is empty"),
         (["train", "config.yaml", "prompts=long.txt"], "leaves room for 251"),
         (["train", "config.yaml", "eval_prompts=prompts.jsonl"], "held-out prompts must not be trained on"),
         (["train", "config.yaml", "model_name=no/such-model"], "cannot load the model 'no/such-model'"),

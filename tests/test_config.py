@@ -1,9 +1,13 @@
 """Config errors: all at once, with the nearest name, before anything is loaded."""
 
+from pathlib import Path
+
 import pytest
 
 from burnish import InputError, PPOConfig, TrainConfig, load_train_config
 from burnish.config.documentation import field_lines
+from burnish.data import load_prompts
+from burnish.rewards import resolve_reward
 
 
 def write(tmp_path, text):
@@ -77,6 +81,9 @@ def test_file_and_overrides(tmp_path):
         ("prompts: a.txt\nsystem_prompt: None\n", "for nothing, write null"),
         ("prompts: a.txt\nlearning_rate: .inf\n", "learning_rate: .*finite"),
         ("prompts: a.txt\nlora_layers: top\n", "a number of top layers, or a list"),
+        ("prompts: a.txt\n? {a: 1}\n: 2\n", "is not a key"),
+        ("prompts: a.txt\n3: 4\n", "line 2: 3 is not a key"),
+        ("prompts: a.txt\nseed: 20261101123456\n", "seed"),
         ("prompts: a.txt\nlr: 3\n", "it is called 'learning_rate' here"),
         ("prompts: a.txt\nsystem_prompt: be kind\n", "set chat_template: true"),
         ("prompts: a.txt\nsteps: 3\nvalue_warmup_steps: 3\n", "leaves no step of 3"),
@@ -113,3 +120,17 @@ def test_relative_paths_start_at_the_file(tmp_path):
 def test_options_with_dashes_are_explained(tmp_path):
     with pytest.raises(InputError, match="without dashes"):
         load_train_config(write(tmp_path, "prompts: a.txt\n"), ["--steps", "4"])
+
+
+def test_text_overrides_are_taken_as_they_stand(tmp_path):
+    file = write(tmp_path, "prompts: a.txt\nchat_template: true\n")
+    config = load_train_config(file, ["system_prompt=Answer: be brief", "run_name=7", "eval_prompts=null"])
+    assert (config.system_prompt, config.run_name, config.eval_prompts) == ("Answer: be brief", "7", None)
+
+
+@pytest.mark.parametrize("name", ["tldr.yaml", "your_reward.yaml"])
+def test_example_configs_load(name):
+    configs = Path(__file__).parent.parent / "configs"
+    config = load_train_config(configs / name)
+    assert len(load_prompts(config.prompts, config.prompt_field)) > config.num_eval_prompts
+    assert callable(resolve_reward(config.reward))

@@ -1,5 +1,7 @@
 """Prompts in: bad lines are named by file and number, and bundled texts are what the docs say."""
 
+import json
+
 import pytest
 
 from burnish import InputError
@@ -18,6 +20,11 @@ def test_jsonl_and_text(tmp_path):
     assert load_prompts(jsonl(tmp_path, "one prompt", "another", name="p.txt")) == ["one prompt", "another"]
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    odd = "a\u2028b\u0085c\x0cd"  # legal inside a JSON string, though Python would split lines there
+    assert load_prompts(jsonl(tmp_path, json.dumps({"prompt": odd}, ensure_ascii=False))) == [odd]
+
+
 def test_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
     assert load_prompts(jsonl(tmp_path, b'\xef\xbb\xbf{"prompt": "a"}\r', b'{"prompt": "b"}\r')) == ["a", "b"]
 
@@ -32,6 +39,7 @@ def test_byte_order_mark_and_windows_line_ends_are_fine(tmp_path):
         ('{"prompt": null}', r"p\.jsonl:2: 'prompt' is of type NoneType"),
         ('{"prompt": 3}', r"p\.jsonl:2: 'prompt' is of type int"),
         ('{"prompt": "  "}', r"p\.jsonl:2: 'prompt' is empty"),
+        ('{"prompt": "cut \\ud83d"}', r"p\.jsonl:2: 'prompt' holds half of a character"),
         (b'{"prompt": "\xff"}', r"p\.jsonl:2: not UTF-8"),
     ],
 )

@@ -22,6 +22,11 @@ def test_readme_python_runs(capsys):
     assert "Policy loss:" in capsys.readouterr().out
 
 
+def test_no_page_has_a_gap_to_fill():
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        assert not re.search(r"\b[A-Z]+_(TABLE|SENTENCE|TIME)\b", page.read_text()), page.name
+
+
 def test_generated_pages_are_up_to_date():
     spec = importlib.util.spec_from_file_location("make_tables", ROOT / "docs" / "make_tables.py")
     module = importlib.util.module_from_spec(spec)

@@ -25,7 +25,7 @@ def test_a_short_real_run(tmp_path, task):
     assert steps[1]["policy_updates"] == 2 * 2 * 2  # steps x epochs x mini-batches
     result = json.loads((run.folder / "result.json").read_text())
     assert result["before"]["kl"]["mean"] == pytest.approx(0.0, abs=1e-3)
-    assert result["after"]["kl"]["mean"] != 0.0
+    assert abs(result["after"]["kl"]["mean"]) > 1e-3
 
 
 def test_missing_package_names_the_command_that_gets_it(monkeypatch, tmp_path):

@@ -48,6 +48,20 @@ def test_micro_batches_keep_to_the_token_budget():
             assert rows * width <= max_tokens or rows == 1
 
 
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+def test_token_budget_counts_prompts_and_padding(scope):
+    trainer = tiny_trainer(adapter_scope=scope, max_new_tokens=20)
+    trainer.base.head.data[256] *= 3  # responses of very different lengths
+    pairs, _ = trainer.generator.generate_sequences(PROMPTS * 4, torch.Generator().manual_seed(0))
+    buffer = ExperienceBuffer()
+    buffer.store(pairs)
+    for max_tokens in (60, 100, 200):
+        micro = next(iter(buffer.mini_batches(None, max_tokens)))
+        assert sum(p.mask.shape[0] for p in micro) == 32
+        for part in micro:
+            assert part.context.suffix_ids.numel() <= max_tokens or part.mask.shape[0] == 1
+
+
 def test_micro_batch_size_is_a_limit_too():
     buffer = ExperienceBuffer()
     buffer.store(table([3] * 10))
@@ -77,7 +91,8 @@ def test_cost_of_a_sequence_is_what_a_training_pass_computes():
         pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
         for row in range(len(PROMPTS)):
             alone = pairs.select(torch.tensor([row]))
-            assert alone.context.suffix_ids.shape[1] == suffix_lengths(pairs)[row]
+            prompt, response = suffix_lengths(pairs)
+            assert alone.context.suffix_ids.shape[1] == prompt[row] + response[row]
 
 
 def test_memory_counts_table_and_context():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from burnish import Sampler
+from burnish import DivergedError, InputError, Sampler
 from burnish.models.sampling import MAX_GATHERED_ROWS, selected_logprobs
 from tiny import PROMPTS, tiny_model, tiny_tokenizer, tiny_trainer
 
@@ -11,7 +11,8 @@ GREEDY = Sampler(greedy=True)
 
 
 def encoded(trainer, prompts=PROMPTS):
-    return trainer.generator.encode(prompts)
+    trainer.generator.agree_on_invocation(prompts)
+    return trainer.generator.encoder.encode(prompts)
 
 
 def responses(rollout):
@@ -66,6 +67,16 @@ def test_wide_kept_sets_are_scored_like_narrow_ones():
     torch.testing.assert_close(selected_logprobs(hidden, head, sampled.action, sampled.kept), sampled.logprob)
 
 
+def test_half_precision_logprobs_are_rounded_once():
+    """Scoring a bfloat16 model over the whole vocabulary: logits are bfloat16, everything after them is float32."""
+    g = torch.Generator().manual_seed(0)
+    hidden, head = torch.randn(9, 16, generator=g).bfloat16(), torch.randn(40, 16, generator=g).bfloat16()
+    sampled = Sampler(temperature=0.7)(hidden @ head.T, g)
+    scored = selected_logprobs(hidden, head, sampled.action, None, 0.7)
+    assert scored.dtype == torch.float32
+    torch.testing.assert_close(scored, sampled.logprob)
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_logprob_gradient_is_that_of_a_plain_softmax(kept):
     g = torch.Generator().manual_seed(0)
@@ -73,7 +84,7 @@ def test_logprob_gradient_is_that_of_a_plain_softmax(kept):
     sampled = Sampler(temperature=0.7, top_k=6 if kept else 0)(hidden.detach() @ head.T, g)
     z = hidden @ head.T / 0.7
     if kept:
-        allowed = torch.zeros_like(z, dtype=torch.bool).scatter(1, sampled.kept, True)
+        allowed = torch.zeros_like(z, dtype=torch.bool).scatter(1, sampled.kept.long(), True)
         z = z.masked_fill(~allowed, -torch.inf)
     expected = z.log_softmax(1).gather(1, sampled.action[:, None]).sum()
     actual = selected_logprobs(hidden, head, sampled.action, sampled.kept, 0.7).sum()
@@ -155,36 +166,62 @@ def test_prompts_that_come_back_are_not_read_again():
     assert first[1] == second[1]
 
 
-def test_prompt_cache_keeps_to_its_budget():
+def test_prompt_cache_keeps_to_its_budget_and_eviction_changes_nothing():
     trainer = tiny_trainer()
     cache = trainer.base.prompt_cache
-    cache.max_bytes = 20_000
-    for start in range(0, 8, 2):
-        trainer.generator.generate_sequences(PROMPTS[start : start + 2], torch.Generator().manual_seed(0))
-        assert cache.nbytes <= 20_000
+    first = trainer.generator.generate_sequences(PROMPTS[:4], torch.Generator().manual_seed(0))[1]
+    everything = cache.nbytes
+    cache.max_bytes = everything // 2
+    trainer.generator.generate_sequences(PROMPTS[4:], torch.Generator().manual_seed(0))
+    assert 0 < cache.nbytes <= everything // 2
+    read = cache.num_tokens_computed
+    assert trainer.generator.generate_sequences(PROMPTS[:4], torch.Generator().manual_seed(0))[1] == first
+    assert cache.num_tokens_computed > read  # what was evicted is read again
 
 
 def test_chat_template_header_is_the_invocation():
     trainer = tiny_trainer(chat_template=True)
-    trainer.generator.encode(PROMPTS)
+    trainer.generator.agree_on_invocation(PROMPTS)
     assert trainer.base.tokenizer.decode(trainer.base.invocation) == "[assistant]"
 
 
 def test_system_prompt_reaches_the_template():
     trainer = tiny_trainer(chat_template=True, system_prompt="be kind")
-    text = trainer.base.tokenizer.decode(trainer.generator.encode(["hello"])[0])
+    text = trainer.base.tokenizer.decode(trainer.generator.encoder.encode(["hello"])[0])
     assert text == "[system]be kind<eos>[user]hello<eos>[assistant]"
 
 
 def test_invocation_is_the_ending_that_all_prompts_share():
     trainer = tiny_trainer()
-    trainer.generator.encode(["what is it? TL;DR:", "who is he? TL;DR:"])
+    trainer.generator.agree_on_invocation(["what is it? TL;DR:", "who is he? TL;DR:"])
     assert trainer.base.tokenizer.decode(trainer.base.invocation) == "? TL;DR:"
-    trainer.generator.encode(["another: DR:"])  # a later prompt with a shorter common ending
-    assert trainer.base.tokenizer.decode(trainer.base.invocation) == "DR:"
-    trainer.generator.encode(["nothing shared"])
+    with pytest.raises(InputError, match=r"prompt 1 does not end in '\? TL;DR:'"):
+        trainer.ppo_step(["fine? TL;DR:", "another: DR:"])
+
+
+def test_looking_at_a_sample_does_not_move_the_invocation():
+    trainer = tiny_trainer()
+    trainer.generator.generate_sequences(["before training"])
+    trainer.ppo_step(PROMPTS)
+    agreed = list(trainer.base.invocation)
+    assert agreed
+    trainer.generator.generate_sequences(["just looking"])
+    assert trainer.base.invocation == agreed
+
+
+def test_prompts_without_a_shared_ending_are_adapted_from_their_last_token():
+    trainer = tiny_trainer()
+    trainer.ppo_step(["nothing", "is shared", "here"])
     assert trainer.base.invocation == []
     assert trainer.base.num_adapted_prompt_tokens == 1
+    trainer.ppo_step(["nor", "there"])
+
+
+def test_logits_that_are_not_finite_stop_the_run():
+    trainer = tiny_trainer()
+    trainer.policy.parameters()[1].data.fill_(float("nan"))
+    with pytest.raises(DivergedError, match="not finite"):
+        trainer.ppo_step(PROMPTS)
 
 
 def test_tokenizer_without_pad_token_works():

@@ -96,8 +96,9 @@ def test_unfinished_responses_pay_the_stop_token_penalty():
     trainer = tiny_trainer(stop_token_penalty=2.0)
     pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
     pairs = trainer.kl_divergence.add_kl_to_sa_pairs(pairs)
-    paid = trainer.reward_adjuster.adjust_rewards_with_kl(pairs, [0.0] * 8, 0.0)["reward"].sum(1)
-    assert paid.tolist() == [0.0 if f else -2.0 for f in pairs.finished.tolist()]
+    for given in (pairs, pairs.to_dicts()):
+        paid = trainer.reward_adjuster.adjust_rewards_with_kl(given, [0.0] * 8, 0.0)["reward"].sum(1)
+        assert paid.tolist() == [0.0 if f else -2.0 for f in pairs.finished.tolist()]
     assert not pairs.finished.all()
 
 
@@ -157,6 +158,7 @@ def test_all_prompts_are_checked_before_the_first_step():
         ([1.0], "returned 1 values for 8 responses"),
         (None, "returned None; it must return a list"),
         ("12345678", "must return a list"),
+        (dict.fromkeys(range(8), 1.0), "must return a list"),
         ([1.0] * 7 + [float("nan")], "response 7 is nan; a reward must be finite"),
         ([1.0] * 7 + [float("inf")], "response 7 is inf; a reward must be finite"),
         ([1.0] * 7 + [None], "response 7 is None, not a number"),
@@ -174,6 +176,13 @@ def test_bad_rewards_are_refused_by_response(returned, message):
     with pytest.raises(InputError, match=message):
         trainer.ppo_step(PROMPTS)
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "returned", [torch.ones(8), torch.ones(8).numpy(), [torch.tensor(1.0)] * 8, tuple([1] * 8), torch.ones(8).double()]
+)
+def test_rewards_may_be_tensors_and_arrays(returned):
+    assert tiny_trainer(lambda prompts, responses: returned).ppo_step(PROMPTS)["rewards"] == [1.0] * 8
 
 
 def test_a_reward_that_raises_is_named():

@@ -83,6 +83,16 @@ def test_reward_function_comes_from_a_file(tmp_path):
     assert resolve_reward(f"{file}:short")(["p"], ["abc"]) == [-3]
 
 
+def test_reward_file_may_use_dataclasses_and_its_neighbours(tmp_path):
+    (tmp_path / "neighbour.py").write_text("WEIGHT = 3.0\n")
+    (tmp_path / "mine.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom neighbour import WEIGHT\n"
+        "@dataclass\nclass Weight:\n    w: float = WEIGHT\n"
+        "def constant(prompts, responses):\n    return [Weight().w] * len(responses)\n"
+    )
+    assert resolve_reward(f"{tmp_path / 'mine.py'}:constant")(["p"], ["r"]) == [3.0]
+
+
 @pytest.mark.parametrize(
     ("reward", "message"),
     [

@@ -13,7 +13,7 @@ from burnish.metrics import METRICS
 from burnish.models.adapter_files import load_adapter
 from burnish.runs import Run
 from test_generation import perturb
-from tiny import PROMPTS, tiny_model, tiny_tokenizer, tiny_trainer
+from tiny import PROMPTS, count_vowels, tiny_model, tiny_tokenizer, tiny_trainer
 
 FRESH_PROCESS = """
 import json, sys, torch
@@ -37,7 +37,8 @@ def test_adapter_loads_with_peft_in_a_fresh_process_and_generates_the_same(tmp_p
     tiny_model().save_pretrained(tmp_path / "base")
     trainer = tiny_trainer(adapter_scope=scope, lora_layers=lora_layers)
     perturb(trainer)
-    encoded = trainer.generator.encode(PROMPTS)
+    trainer.generator.agree_on_invocation(PROMPTS)
+    encoded = trainer.generator.encoder.encode(PROMPTS)
     run = Run.create(tmp_path, "run", trainer.config)
     folder = run.save_adapter(trainer.policy)
     rollout = trainer.policy.generate(encoded, 12, Sampler(greedy=True))
@@ -54,7 +55,7 @@ def test_adapter_config_names_the_invocation_only_where_there_is_one(tmp_path):
         [("response", ["a:", "b:"], ":"), ("sequence", ["a:", "b:"], None), ("response", ["a", "b"], None)]
     ):
         trainer = tiny_trainer(adapter_scope=scope)
-        trainer.generator.encode(prompts)
+        trainer.generator.agree_on_invocation(prompts)
         folder = Run.create(tmp_path, str(number), trainer.config).save_adapter(trainer.policy)
         tokens = json.loads((folder / "adapter_config.json").read_text())["alora_invocation_tokens"]
         assert (tokens and trainer.base.tokenizer.decode(tokens)) == expected
@@ -63,7 +64,7 @@ def test_adapter_config_names_the_invocation_only_where_there_is_one(tmp_path):
 def test_saved_adapter_comes_back_bit_identical(tmp_path):
     trainer = tiny_trainer()
     perturb(trainer)
-    trainer.generator.encode(PROMPTS)
+    trainer.generator.agree_on_invocation(PROMPTS)
     run = Run.create(tmp_path, "run", trainer.config)
     folder = run.save_adapter(trainer.policy)
     run.save_adapter(trainer.policy)  # again, over the first
@@ -78,8 +79,17 @@ def test_saved_adapter_comes_back_bit_identical(tmp_path):
 def test_adapter_of_another_shape_is_refused(tmp_path):
     trainer = tiny_trainer()
     folder = Run.create(tmp_path, "run", trainer.config).save_adapter(trainer.policy)
-    with pytest.raises(InputError, match="has r 4, this model's has 8"):
+    with pytest.raises(InputError, match="has r 4, this config asks for 8"):
         load_adapter(tiny_trainer(lora_r=8).base, "policy", folder)
+    with pytest.raises(InputError, match="has target_modules"):
+        load_adapter(tiny_trainer(lora_target_modules=["q_proj"]).base, "policy", folder)
+    bigger = PPOTrainer(trainer.config, count_vowels, tiny_model(intermediate_size=48), tiny_tokenizer())
+    with pytest.raises(InputError, match="does not fit this base model"):
+        load_adapter(bigger.base, "policy", folder)
+    trainer.generator.agree_on_invocation(PROMPTS)
+    Run(tmp_path / "run").save_adapter(trainer.policy)
+    with pytest.raises(InputError, match="set adapter_scope: response"):
+        load_adapter(tiny_trainer(adapter_scope="sequence").base, "policy", folder)
     with pytest.raises(InputError, match="holds no adapter"):
         load_adapter(trainer.base, "policy", tmp_path)
 
@@ -87,7 +97,7 @@ def test_adapter_of_another_shape_is_refused(tmp_path):
 def test_reward_model_folder_is_a_reward(tmp_path):
     setup = BaseSetup(tiny_trainer().config, tiny_model(), tiny_tokenizer())
     setup.add_adapter("reward")
-    reward = RewardModel(setup.base)
+    reward = RewardModel(setup.base, setup.encoder.encode)
     reward.mark_trained()
     setup.base.invocation = setup.encoder.encode(PROMPTS)[0][-1:]
     folder = Run.create(tmp_path, "reward", tiny_trainer().config).save_adapter(reward)
@@ -137,3 +147,6 @@ def test_config_comes_back_as_it_was(tmp_path):
     assert Run.create(tmp_path, "run", config).config == config
     with pytest.raises(InputError, match="is not a run folder"):
         Run.open(tmp_path)
+    (tmp_path / "run" / "config.yaml").write_text("")
+    with pytest.raises(InputError, match="is damaged"):
+        Run.open(tmp_path / "run").config  # noqa: B018

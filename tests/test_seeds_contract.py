@@ -58,7 +58,9 @@ def test_ppo_step_gives_what_the_quick_start_prints(trainer):
     assert len(results["generated_texts"]) == len(results["rewards"]) == 2
     assert all(isinstance(t, str) for t in results["generated_texts"])
     assert all(isinstance(r, float) for r in results["rewards"])
-    assert f"{results['value_loss']:.4f} {results['policy_loss']:.4f}"
+    assert isinstance(results["value_loss"], float)
+    assert isinstance(results["policy_loss"], float)
+    assert results["value_loss"] > 0
 
 
 def test_the_whole_line_works_on_plain_lists_of_dicts_and_gives_the_same_numbers(trainer):

@@ -6,8 +6,19 @@ from peft import LoraConfig
 
 from burnish import InputError, PPOTrainer, RewardModel, SharedBase
 from burnish.base_setup import BaseSetup
+from burnish.sa_pairs import left_padded
 from test_generation import encoded, perturb
-from tiny import FAMILIES, PROMPTS, count_vowels, foreign_model, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
+from tiny import (
+    FAMILIES,
+    FOREIGN,
+    PROMPTS,
+    count_vowels,
+    foreign_model,
+    tiny_config,
+    tiny_model,
+    tiny_tokenizer,
+    tiny_trainer,
+)
 
 
 def rollout_of(trainer, seed=0):
@@ -157,9 +168,28 @@ def test_layers_and_modules_that_do_not_exist_are_refused():
         tiny_trainer(lora_target_modules=["q_prj"])
 
 
-def test_foreign_architecture_is_refused():
-    with pytest.raises(InputError, match="Llama, Qwen or Mistral"):
-        PPOTrainer(tiny_config(), count_vowels, foreign_model(), tiny_tokenizer())
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_foreign_architectures_are_refused(kind):
+    with pytest.raises(InputError, match="Llama, Qwen"):
+        PPOTrainer(tiny_config(), count_vowels, foreign_model(kind), tiny_tokenizer())
+
+
+def test_a_sliding_window_is_the_context():
+    model = tiny_model("mistral", sliding_window=40)
+    trainer = PPOTrainer(tiny_config(), count_vowels, model, tiny_tokenizer())
+    trainer.ppo_step(["x" * 34])
+    with pytest.raises(InputError, match="context of 40 leaves room for 34"):
+        trainer.ppo_step(["x" * 35])
+
+
+def test_an_adopted_model_still_answers_when_called_directly():
+    model, ids = tiny_model(), torch.arange(20)[None]
+    padding = torch.ones(1, 20).long()
+    padding[:, :5] = 0
+    before = model(ids).logits, model(ids, attention_mask=padding).logits[:, 5:]
+    SharedBase(model, tiny_tokenizer())
+    torch.testing.assert_close(model(ids).logits, before[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(model(ids, attention_mask=padding).logits[:, 5:], before[1], atol=1e-5, rtol=1e-4)
 
 
 def test_model_without_any_stop_token_is_refused():
@@ -170,7 +200,7 @@ def test_model_without_any_stop_token_is_refused():
 def test_untrained_reward_head_is_never_used_silently():
     setup = BaseSetup(tiny_config(), tiny_model(), tiny_tokenizer())
     setup.add_adapter("reward")
-    reward = RewardModel(setup.base)
+    reward = RewardModel(setup.base, setup.encoder.encode)
     with pytest.raises(InputError, match="untrained"):
         reward.compute_rewards(["a:"], ["b"])
 
@@ -181,8 +211,8 @@ def test_reward_model_learns_to_tell_apart_and_scores_a_ppo_step():
 
     setup = BaseSetup(tiny_config(), tiny_model(), tiny_tokenizer())
     trainer.base.add_adapter("reward", lora_config(tiny_config(), setup.base.decoder))
-    trainer.generator.encode(PROMPTS)
-    reward = RewardModel(trainer.base)
+    trainer.generator.agree_on_invocation(PROMPTS)
+    reward = RewardModel(trainer.base, setup.encoder.encode)
     prompt_ids = torch.tensor([[1, 2, 3]] * 4)
     everything = torch.ones(4, 2, dtype=torch.bool)
     good, bad = torch.tensor([[5, 6]] * 4), torch.tensor([[7, 8]] * 4)
@@ -202,3 +232,19 @@ def test_reward_model_learns_to_tell_apart_and_scores_a_ppo_step():
     pairs = results["sa_pairs"]
     alone = [reward.score_pairs(pairs.select(torch.tensor([row])))[0] for row in range(len(PROMPTS))]
     assert results["rewards"] == pytest.approx(alone, abs=1e-4)
+
+
+def test_a_text_scores_like_the_tokens_it_was_made_of():
+    setup = BaseSetup(tiny_config(chat_template=True), tiny_model(), tiny_tokenizer())
+    setup.add_adapter("reward")
+    setup.base.invocation = setup.encoder.header
+    reward = RewardModel(setup.base, setup.encoder.encode)
+    reward.mark_trained()
+    prompts, texts = ["tell me", "and me too"], ["yes", "certainly not"]
+    prompt_ids, prompt_mask = left_padded(setup.encoder.encode(prompts))
+    by_text = reward.compute_rewards(prompts, texts)
+    for row, text in enumerate(texts):
+        tokens = torch.tensor([[*setup.base.tokenizer(text)["input_ids"], 256]])
+        with torch.no_grad():
+            alone = reward.scores(prompt_ids[[row]], prompt_mask[[row]], tokens, torch.ones_like(tokens).bool())
+        assert by_text[row] == pytest.approx(alone.item(), abs=1e-4)

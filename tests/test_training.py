@@ -104,7 +104,10 @@ def test_first_ratio_is_one():
     ("error", "message"),
     [
         (lambda mask: 0.0003 * mask, r"0\.0003 on average \(limit 0\.0001\)"),  # a little, everywhere
-        (lambda mask: 0.012 * (mask.cumsum(0) == 3) * (torch.arange(6) == 1), "0.012 for token 1 of response"),  # once
+        (
+            lambda mask: 0.0012 * (mask.cumsum(0) == 3) * (torch.arange(6) == 1),
+            "0.0012 for token 1 of response",
+        ),  # once
     ],
 )
 def test_rollout_that_training_cannot_reproduce_is_an_error(error, message):
@@ -131,7 +134,9 @@ def test_number_of_optimizer_steps_is_epochs_times_mini_batches():
 
 def test_target_kl_ends_the_epochs_early():
     trainer = tiny_trainer(epochs=10, learning_rate=1e-2, target_kl_stop=1e-4)
-    assert trainer.ppo_step(PROMPTS)["policy_updates"] < 10
+    assert 1 <= trainer.ppo_step(PROMPTS)["policy_updates"] < 10
+    impossible = tiny_trainer(epochs=10, learning_rate=1e-2, target_kl_stop=1e-9)
+    assert impossible.ppo_step(PROMPTS)["policy_updates"] == 1  # the first update starts at KL 0, the second does not
 
 
 def test_value_warmup_trains_the_value_model_only():

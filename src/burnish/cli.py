@@ -43,7 +43,9 @@ def _options(
 @app.command()
 def demo(
     task: Annotated[str, typer.Option(help="`tldr` (summarize posts) or `sentiment` (continue cheerfully)")] = "tldr",
-    steps: Annotated[int | None, typer.Option(help="PPO steps; the default takes a few minutes on two cores")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="PPO steps; the default takes a few minutes on two cores")
+    ] = None,
     seed: Annotated[int, typer.Option(help="everything random follows from it")] = 0,
     run_dir: Annotated[str, typer.Option(help="folder for the run's folder")] = "runs",
 ) -> None:
@@ -68,10 +70,8 @@ def train(
     from burnish.config import load_train_config
     from burnish.data import load_prompts, split_prompts
     from burnish.errors import InputError
-    from burnish.rewards import resolve_reward
 
     settings = load_train_config(config, overrides)
-    resolve_reward(settings.reward)  # a mistake in it is told before any long work
     prompts = load_prompts(settings.prompts, settings.prompt_field)
     if settings.eval_prompts:
         held_out = load_prompts(settings.eval_prompts, settings.prompt_field)
@@ -102,7 +102,7 @@ def train(
 def generate(
     run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")],
     prompt: Annotated[str, typer.Argument(help="the prompt, as in training (a chat template is added if it was on)")],
-    max_new_tokens: Annotated[int | None, typer.Option(help="longest answer; default: as in training")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer; default: as in training")] = None,
     sample: Annotated[bool, typer.Option(help="draw with the run's temperature, top-k and top-p")] = False,
     seed: Annotated[int, typer.Option(help="for --sample")] = 0,
 ) -> None:

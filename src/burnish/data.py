@@ -43,7 +43,7 @@ def _count(number: int, noun: str) -> str:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_bytes().decode("utf-8-sig").splitlines()
+        return path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").split("\n")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -63,6 +63,8 @@ def _prompt_in(line: str, field: str) -> str:
     prompt = row[field]
     if not isinstance(prompt, str):
         raise InputError(f"{field!r} is of type {type(prompt).__name__}, not text")
+    if any("\ud800" <= c <= "\udfff" for c in prompt):
+        raise InputError(f"{field!r} holds half of a character (a lone surrogate such as \\ud83d); cut it elsewhere")
     if not prompt.strip():
         raise InputError(f"{field!r} is empty; a model needs at least one word to go on from")
     return prompt

@@ -41,7 +41,7 @@ TASKS = {
     "tldr": (
         {
             "reward": "tldr",
-            "steps": 16,
+            "steps": 14,
             "max_new_tokens": 32,
             "temperature": 0.7,
             "kl_coef": 0.01,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -50,7 +50,6 @@ def evaluate(
     trainer: PPOTrainer,
     prompts: Sequence[str],
     references: Sequence[str] | None = None,
-    on_batch: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Samples one response per prompt from the policy as it is now. The training's random stream is not touched."""
     generator = torch.Generator(trainer.base.device).manual_seed(EVAL_SEED)
@@ -69,6 +68,4 @@ def evaluate(
         result.finished.extend(pairs.finished.float().tolist())
         if references is not None and result.rouge_l is not None:
             result.rouge_l.extend(map(rouge_l, references[first : first + len(batch)], texts))
-        if on_batch:
-            on_batch(len(result.prompts))
     return result

@@ -79,21 +79,25 @@ class ExperienceBuffer:
 
 def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None) -> Iterator[SAPairs]:
     """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence)."""
-    lengths = suffix_lengths(table).cpu()[rows]  # [n]
-    order = lengths.argsort(stable=True)
-    rows, costs = rows[order], lengths[order].tolist()
-    start = 0
+    prompt, response = (part.cpu()[rows] for part in suffix_lengths(table))  # [n] each
+    order = (prompt + response).argsort(stable=True)
+    rows = rows[order]
+    parts = list(zip(prompt[order].tolist(), response[order].tolist(), strict=True))
+    start, widest = 0, parts[0]
     for end in range(1, len(rows) + 1):
-        size = end - start
-        full = end == len(rows) or (size + 1) * costs[end] > max_tokens or size == micro_batch_size
-        if full:
+        grown = widest if end == len(rows) else (max(widest[0], parts[end][0]), max(widest[1], parts[end][1]))
+        too_large = (end + 1 - start) * sum(grown) > max_tokens
+        if end == len(rows) or too_large or end - start == micro_batch_size:
             yield table.select(rows[start:end])
-            start = end
+            start, grown = end, parts[end] if end < len(rows) else grown
+        widest = grown
 
 
-def suffix_lengths(table: SAPairs) -> Tensor:
-    """Tokens that a training pass computes for each sequence: the adapted end of the prompt, and the response.  [B]"""
-    lengths = table.lengths
+def suffix_lengths(table: SAPairs) -> tuple[Tensor, Tensor]:
+    """Tokens that a training pass computes per sequence: of the prompt's adapted end, and of the response.  [B], [B]
+
+    The last response token is not computed (no state comes after it).
+    """
     if table.context is None or table.prompt_mask is None:
-        return lengths
-    return lengths + table.prompt_mask[:, table.context.start :].sum(1) - 1
+        return torch.zeros_like(table.lengths), table.lengths
+    return table.prompt_mask[:, table.context.start :].sum(1), table.lengths - 1

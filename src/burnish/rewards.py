@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -171,16 +172,22 @@ def resolve_reward(reward: str) -> Rule | str:
 
 
 def _function_in(file: Path, name: str) -> Rule:
+    """Runs the file as a module of its own, which may import its neighbours, and takes the function from it."""
     if not file.is_file():
         raise InputError(f"reward file {file} does not exist")
-    spec = importlib.util.spec_from_file_location(f"burnish_reward_{file.stem}", file)
+    module_name = f"burnish_reward_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"reward file {file} cannot be run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
     functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
     if name not in functions:
         raise InputError(f"{file} has no function {name!r}{nearest(name, functions)}")

@@ -54,7 +54,10 @@ class Run:
 
     @property
     def config(self) -> PPOConfig:
-        values = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))
+        file = self.folder / "config.yaml"
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise InputError(f"{file} is damaged: it holds no settings")
         return TrainConfig(**values) if "prompts" in values else PPOConfig(**values)
 
     @property

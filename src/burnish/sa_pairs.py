@@ -48,7 +48,7 @@ COLUMNS: dict[str, Column] = {
     "returns": Column("return", "what the value model learns to predict", "ReturnCalculator.add_reward_to_go"),
 }
 COLUMN_OF_ROW_KEY = {column.row_key: name for name, column in COLUMNS.items()}
-ROW_KEYS = ("prompt_id", "position", "state", "kept", *COLUMN_OF_ROW_KEY)
+ROW_KEYS = ("prompt_id", "position", "state", "kept", "finished", *COLUMN_OF_ROW_KEY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +179,8 @@ class SAPairs(Sequence[dict[str, Any]]):
         if self.prompt_ids is not None and self.prompt_mask is not None and "action" in self.columns:
             row["state"] = self.prompt_ids[b][self.prompt_mask[b]].tolist() + self.columns["action"][b, :t].tolist()
         row |= {COLUMNS[name].row_key: column[b, t].item() for name, column in self.columns.items()}
+        if self.finished is not None:
+            row["finished"] = bool(self.finished[b])
         if self.kept is not None:
             row["kept"] = [i for i in self.kept[b, t].tolist() if i >= 0]
         return row
@@ -204,6 +206,7 @@ class SAPairs(Sequence[dict[str, Any]]):
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,
             kept=_kept_of(mask, grouped),
+            finished=torch.tensor([r[0]["finished"] for r in grouped]) if "finished" in rows[0] else None,
         )
 
 
@@ -251,6 +254,6 @@ def _kept_of(mask: Tensor, grouped: list[list[Mapping[str, Any]]]) -> Tensor | N
         return None
     sets = [row["kept"] for response in grouped for row in response]
     width = max(len(s) for s in sets)
-    kept = torch.full((*mask.shape, width), -1)
-    kept[mask] = torch.tensor([list(s) + [-1] * (width - len(s)) for s in sets])
+    kept = torch.full((*mask.shape, width), -1, dtype=torch.int32)
+    kept[mask] = torch.tensor([list(s) + [-1] * (width - len(s)) for s in sets], dtype=torch.int32)
     return kept

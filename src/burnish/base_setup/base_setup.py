@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 import os
 import socket
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
 from burnish.errors import InputError
-from burnish.models.shared_base import SharedBase
+from burnish.models.shared_base import SharedBase, context_length
 
 WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)"
 
@@ -39,7 +43,7 @@ class BaseSetup:
             )
         self._lora = lora_config(config, self.base.decoder)  # read off the bare layers, before anything is grafted
         self.encoder = PromptEncoder(
-            tokenizer, self.base.context_length, config.max_new_tokens, config.chat_template, config.system_prompt
+            tokenizer, context_length(model.config), config.max_new_tokens, config.chat_template, config.system_prompt
         )
 
     def add_adapter(self, name: str) -> None:
@@ -49,29 +53,36 @@ class BaseSetup:
 
 def load_model(config: PPOConfig) -> tuple[Any, Any]:
     """Model and tokenizer by name, on their device. Weights come as safetensors; code from a hub is never run."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     device = choose_device(config.device)
-    source = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
-    if not Path(source).is_dir() and source.startswith(("/", ".", "~")):
-        raise InputError(f"model_name {source!r} looks like a folder, but there is none; {WAYS_OUT}")
-    local_only = Path(source).is_dir() or not hub_answers()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=local_only)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            dtype=choose_dtype(config.dtype, device),
-            trust_remote_code=False,
-            use_safetensors=True,
-            local_files_only=local_only,
-        )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        hub = "" if Path(source).is_dir() or not local_only else " (no model hub answers from here)"
-        raise InputError(f"cannot load the model {config.model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None
+    tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
+    dtype = choose_dtype(config.dtype, device)
+    model = _from_pretrained(AutoModelForCausalLM, config.model_name, dtype=dtype, use_safetensors=True)
     return model.to(device), tokenizer
 
 
+def check_prompts(config: PPOConfig, prompts: Sequence[str]) -> None:
+    """Refuses prompts that the model could not read, before its weights are loaded."""
+    tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
+    model_config = _from_pretrained(AutoConfig, config.model_name)
+    context = context_length(model_config)
+    PromptEncoder(tokenizer, context, config.max_new_tokens, config.chat_template, config.system_prompt).encode(prompts)
+
+
+def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:
+    source = str(embedded_model_folder()) if model_name == EMBEDDED_NAME else model_name
+    is_folder = Path(source).is_dir()
+    if not is_folder and source.startswith(("/", ".", "~")):
+        raise InputError(f"model_name {source!r} looks like a folder, but there is none; {WAYS_OUT}")
+    local_only = is_folder or not hub_answers()
+    try:
+        return kind.from_pretrained(source, trust_remote_code=False, local_files_only=local_only, **options)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        hub = " (no model hub answers from here)" if local_only and not is_folder else ""
+        raise InputError(f"cannot load the model {model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None
+
+
+@cache
 def hub_answers() -> bool:
     """Whether the model hub can be reached, asked once and briefly: its own client would retry for a minute."""
     if os.environ.get("HF_HUB_OFFLINE", "") in ("1", "true", "True"):

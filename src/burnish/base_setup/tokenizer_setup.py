@@ -33,6 +33,8 @@ class PromptEncoder:
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
             if not prompt.strip():
                 raise InputError(f"prompt {number} is empty; a model needs at least one word to go on from")
+            if any("\ud800" <= c <= "\udfff" for c in prompt):
+                raise InputError(f"prompt {number} holds half of a character (a lone surrogate); it is not valid text")
             ids = self._tokens_of(prompt)
             if len(ids) > self.max_prompt_tokens:
                 raise InputError(

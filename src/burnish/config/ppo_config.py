@@ -31,7 +31,7 @@ class PPOConfig(BaseModel):
     """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
     lora_dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
-    written into the saved adapters and serves supervised training."""
+    only written into the saved adapters."""
     lora_layers: Literal["all"] | int | list[int] = "all"
     """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
     the layers below are computed once per rollout; they learn a little less per step."""
@@ -57,7 +57,8 @@ class PPOConfig(BaseModel):
     top_k: int = Field(50, ge=0)
     """Keep the k most likely tokens, 0 for all. Small sets read better and make the head cheap."""
     top_p: float = Field(0.95, gt=0, le=1)
-    """Keep the smallest set of tokens with this probability, 1 for all."""
+    """Keep the smallest set of tokens with this probability, 1 for all. Below 1, set top_k too: without it the sets can
+    be very large, and they are stored."""
 
     # ---- reward and KL
     reward: str = "tldr"
@@ -116,7 +117,7 @@ class PPOConfig(BaseModel):
     """Gradients are scaled down to this norm, policy and value apart."""
 
     # ---- run
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**31)
     """Sampling, data order and initialisation all follow from it."""
     prompt_cache_mb: int = Field(1024, ge=0)
     """Memory for the base's reading of prompts that may come back in a later step (response scope)."""

@@ -52,7 +52,9 @@ class _StrictLoader(yaml.SafeLoader):
 def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: dict[Any, int] = {}
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node)
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise InputError(f"line {key_node.start_mark.line + 1}: {key!r} is not a key; keys are plain words")
         line = key_node.start_mark.line + 1
         if key in seen:
             raise InputError(f"key {key!r} stands twice, on lines {seen[key]} and {line}; remove one of them")
@@ -79,15 +81,20 @@ def load_train_config(path: str | Path, overrides: list[str] | None = None) -> T
         found = "empty" if values is None else f"a {type(values).__name__}"
         raise InputError(f"the config {path} is {found}; it must be a mapping of `key: value` lines")
     _start_paths_at(path.parent, values)
+    raw_text = {name for name, field in TrainConfig.model_fields.items() if field.annotation in (str, str | None)}
     for override in overrides or []:
         key, equals, value = override.partition("=")
         if not equals or not key or key.startswith("-"):
             raise InputError(
                 f"override {override!r} is not of the form key=value; write it like steps=20, without dashes"
             )
-        values[key] = _parse(value, f"override {override!r}")
+        as_text = key in raw_text and value != "null"
+        values[key] = value if as_text else _parse(value, f"override {override!r}")
+    for key in ("prompts", "eval_prompts"):
+        if isinstance(values.get(key), str):
+            values[key] = str(Path(values[key]).resolve())  # so that the run folder's copy of the config stays true
     try:
-        return TrainConfig(**{str(k): v for k, v in values.items()})
+        return TrainConfig(**values)
     except ConfigError as error:
         raise ConfigError(error.problems, source=str(path) + (" and its overrides" if overrides else "")) from None
 

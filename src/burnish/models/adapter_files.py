@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError
 
 from burnish.errors import InputError
 from burnish.models.base_model import RoleModel, ScalarModel
@@ -40,14 +42,29 @@ def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
         raise InputError(f"{folder} holds no adapter (no adapter_config.json); has its run finished?")
     assert base.peft_model is not None
     saved, ours = json.loads(file.read_text(encoding="utf-8")), base.peft_model.peft_config[name]
-    for key in ("r", "lora_alpha", "layers_to_transform"):
-        if saved[key] != getattr(ours, key):
-            raise InputError(f"the adapter in {folder} has {key} {saved[key]}, this model's has {getattr(ours, key)}")
-    if base.scope == "response":
-        base.invocation = saved.get("alora_invocation_tokens") or []
-    with torch.no_grad():
-        weights = load_peft_weights(str(folder), device=str(base.device))
-        set_peft_model_state_dict(base.peft_model, weights, adapter_name=name)
+    for key in ("r", "lora_alpha", "layers_to_transform", "target_modules"):
+        theirs, wanted = _plain(saved[key]), _plain(getattr(ours, key))
+        if theirs != wanted:
+            raise InputError(f"the adapter in {folder} has {key} {theirs}, this config asks for {wanted}")
+    invocation = saved.get("alora_invocation_tokens") or []
+    if invocation and base.scope != "response":
+        raise InputError(f"the adapter in {folder} acts on responses only; set adapter_scope: response to use it")
+    if base.invocation and invocation != base.invocation:
+        raise InputError(f"the adapter in {folder} begins at tokens {invocation}, others here at {base.invocation}")
+    base.invocation = invocation
+    try:
+        with torch.no_grad():
+            weights = load_peft_weights(str(folder), device=str(base.device))
+            set_peft_model_state_dict(base.peft_model, weights, adapter_name=name)
+    except (RuntimeError, SafetensorError) as error:
+        raise InputError(
+            f"the adapter in {folder} does not fit this base model: {str(error).splitlines()[0]}"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """A set of names has no order; JSON keeps it as a list."""
+    return sorted(value) if isinstance(value, set | list) else value
 
 
 def _set_invocation(adapter_config: Path, invocation: list[int]) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
 
 NAME = "burnish_grouped"
 
@@ -37,4 +38,10 @@ def grouped_attention(
     return out.reshape(b, heads, q, d).transpose(1, 2).contiguous(), None
 
 
+def _explicit_mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """transformers' own mask, always written out: a model that burnish has adopted still works when called directly."""
+    return sdpa_mask(*args, **(kwargs | {"allow_is_causal_skip": False}))
+
+
 AttentionInterface.register(NAME, grouped_attention)
+AttentionMaskInterface.register(NAME, _explicit_mask)

@@ -22,6 +22,7 @@ class RoleModel:
     def __init__(self, base: SharedBase, adapter: str | None) -> None:
         self.base = base
         self.adapter = adapter
+        self.num_updates = 0  # optimizer steps so far; for the policy it also tells whether a rollout is its own
 
     def parameters(self) -> list[nn.Parameter]:
         """What training this role changes."""

@@ -34,9 +34,6 @@ class Rollout:
 class PolicyModel(LanguageModel):
     """The trained role. In the first step it equals the reference, as its adapter starts at zero."""
 
-    version = 0
-    """How many updates it has seen: tells whether a rollout is its own."""
-
     @torch.no_grad()
     def generate(
         self,
@@ -52,10 +49,11 @@ class PolicyModel(LanguageModel):
         num_suffix = prompt_ids.shape[1] - start
         cache = base.read_prompts(prompt_ids, prompt_mask, room=num_suffix + max_new_tokens)
         prefix = cache.room[base.trunk_depth :, ..., :start, :].clone()
-        tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.hidden_size, base.head)
+        hidden_size = base.hidden_size if base.trunk_depth else 0
+        tape = _Tape(len(prompts), max_new_tokens, num_suffix, hidden_size, base.head)
         base.take_role(self.adapter)
         self._decode(prompt_ids[:, start:], prompt_mask, cache, tape, sampler, generator)
-        return tape.rollout(prompt_ids, prompt_mask, start, prefix, keep_trunk=base.trunk_depth > 0)
+        return tape.rollout(prompt_ids, prompt_mask, start, prefix)
 
     def _decode(
         self,
@@ -89,7 +87,7 @@ class PolicyModel(LanguageModel):
 
 
 class _Tape:
-    """Writes down what decoding produces, at the sequences' own rows."""
+    """Writes down what decoding produces, at the sequences' own rows. Hidden size 0: there is no trunk to keep."""
 
     def __init__(self, batch: int, max_new_tokens: int, num_suffix: int, hidden_size: int, like: Tensor) -> None:
         self.max_new_tokens = max_new_tokens
@@ -99,7 +97,7 @@ class _Tape:
         self.logprob = torch.zeros(batch, max_new_tokens, device=like.device)
         self.entropy = torch.zeros(batch, max_new_tokens, device=like.device)
         self.finished = torch.zeros(batch, dtype=torch.bool, device=like.device)
-        self.trunk = like.new_zeros(batch, num_suffix + max_new_tokens - 1, hidden_size)
+        self.trunk = like.new_zeros(batch, num_suffix + max_new_tokens - 1, hidden_size) if hidden_size else None
         self.kept: list[Tensor] = []  # per step [B, k_t]; the width differs from step to step
 
     def write(self, t: int, rows: Tensor, alive: Tensor, trunk: Tensor, sampled: Sampled) -> None:
@@ -108,20 +106,21 @@ class _Tape:
         self.logprob[rows, t] = sampled.logprob[alive]
         self.entropy[rows, t] = sampled.entropy[alive]
         columns = slice(0, self.num_suffix) if t == 0 else slice(self.num_suffix + t - 1, self.num_suffix + t)
-        self.trunk[rows, columns] = trunk[alive]
+        if self.trunk is not None:
+            self.trunk[rows, columns] = trunk[alive]
         if sampled.kept is not None:
             kept = sampled.kept.new_full((len(self.mask), sampled.kept.shape[1]), -1)
             kept[rows] = sampled.kept[alive]
             self.kept.append(kept)
 
-    def rollout(self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, keep_trunk: bool) -> Rollout:
+    def rollout(self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor) -> Rollout:
         width = int(self.mask.sum(1).max())  # no column that nobody reached
         kept = None
         if self.kept:
             widest = max(k.shape[1] for k in self.kept)
             padded = [torch.nn.functional.pad(k, (0, widest - k.shape[1]), value=-1) for k in self.kept[:width]]
             kept = torch.stack(padded, dim=1)  # [B, T, k]
-        trunk = self.trunk[:, : self.num_suffix + width - 1] if keep_trunk else None
+        trunk = None if self.trunk is None else self.trunk[:, : self.num_suffix + width - 1]
         action = self.action[:, :width]
         return Rollout(
             mask=self.mask[:, :width],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,12 +15,16 @@ from burnish.models.key_values import FixedPrefix
 from burnish.models.shared_base import SharedBase
 from burnish.sa_pairs import SAPairs, left_padded
 
+Encode = Callable[[Sequence[str]], list[list[int]]]
+
 
 class RewardModel(ScalarModel):
     """Adapter and scalar head. A head that nobody trained gives noise, so scoring with one is refused."""
 
-    def __init__(self, base: SharedBase, adapter: str = "reward") -> None:
+    def __init__(self, base: SharedBase, encode: Encode, adapter: str = "reward") -> None:
+        """`encode` turns prompts into token ids: PromptEncoder.encode, so that texts read as in training."""
         super().__init__(base, adapter)
+        self.encode = encode
         self.trained = False
         nn.init.normal_(self.head.weight, std=(base.hidden_size + 1) ** -0.5)
         nn.init.zeros_(self.head.bias)
@@ -31,15 +35,13 @@ class RewardModel(ScalarModel):
 
     @torch.no_grad()
     def compute_rewards(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
-        """Scores of prompt + response, as text."""
-        ids = [self.base.tokenizer(p, add_special_tokens=False)["input_ids"] for p in prompts]
-        answers = [self.base.tokenizer(r, add_special_tokens=False)["input_ids"] for r in responses]
-        reversed_ids, reversed_mask = left_padded([list(reversed(a)) or [self.base.stop_ids[0]] for a in answers])
-        prompt_ids, prompt_mask = left_padded(ids)
-        device = self.base.device
-        return self.scores(
-            prompt_ids.to(device), prompt_mask.to(device), reversed_ids.flip(1).to(device), reversed_mask.flip(1)
-        ).tolist()
+        """Scores of texts: the prompts encoded as in training, each response taken as finished."""
+        stop = self.base.stop_ids[0]
+        answers = [[*self.base.tokenizer(r, add_special_tokens=False)["input_ids"], stop] for r in responses]
+        mirrored_ids, mirrored_mask = left_padded([a[::-1] for a in answers])  # right padding is left padding mirrored
+        prompt_ids, prompt_mask = left_padded(self.encode(prompts))
+        tensors = (prompt_ids, prompt_mask, mirrored_ids.flip(1), mirrored_mask.flip(1))
+        return self.scores(*(t.to(self.base.device) for t in tensors)).tolist()
 
     @torch.no_grad()
     def score_pairs(self, sa_pairs: SAPairs) -> list[float]:
@@ -52,8 +54,8 @@ class RewardModel(ScalarModel):
         """One score per sequence, with gradient.  prompt [B, P] left-padded, response [B, T] right-padded -> [B]"""
         if not (self.trained or torch.is_grad_enabled()):
             raise InputError(
-                "this reward model's head is untrained: its scores would be noise. Load one with "
-                "RewardModel.load(folder), or train it and call mark_trained()"
+                "this reward model's head is untrained: its scores would be noise. Load a trained one (in a config: "
+                "reward: FOLDER), or train it and call mark_trained()"
             )
         base = self.base
         start = base.suffix_start(prompt_ids.shape[1])
@@ -62,7 +64,7 @@ class RewardModel(ScalarModel):
         key_mask = torch.cat([prompt_mask, torch.ones_like(response, dtype=torch.bool)], dim=1)
         base.take_role(self.adapter)
         hidden = base.run_layers(base.embed(suffix), key_mask, FixedPrefix(cache.room, 0), range(base.num_layers))
-        last = hidden.shape[1] - response.shape[1] + mask.to(hidden.device).sum(1) - 1  # [B]
+        last = hidden.shape[1] - response.shape[1] + mask.sum(1) - 1  # [B]
         return self.read(base.norm(hidden[torch.arange(len(last), device=last.device), last]))
 
     def load(self, folder: str | Path) -> RewardModel:

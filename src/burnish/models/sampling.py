@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from burnish.errors import DivergedError
 from burnish.maths import entropy
 
 # Up to this many kept tokens it is cheaper to gather their rows of the head than to multiply with all of it.
@@ -41,6 +43,10 @@ class Sampler:
 
     def __call__(self, logits: Tensor, generator: torch.Generator | None = None) -> Sampled:
         z = logits.float() / self.temperature  # [n, V]
+        if not torch.isfinite(z.amax(-1)).all():
+            raise DivergedError(
+                "the policy's logits are not finite; its last update ruined it. Lower the learning rate"
+            )
         kept = None
         if self.top_k or self.top_p < 1.0:
             z, kept = self._truncate(z)  # [n, k] each
@@ -50,7 +56,7 @@ class Sampler:
             choice = torch.multinomial(z.softmax(-1), 1, generator=generator)  # [n, 1]
         action = choice if kept is None else kept.gather(1, choice)
         return Sampled(
-            action=action.squeeze(1),
+            action=action.squeeze(1).long(),
             logprob=z.log_softmax(-1).gather(1, choice).squeeze(1),
             entropy=entropy(z),
             kept=kept,
@@ -65,7 +71,11 @@ class Sampler:
         stays = p.cumsum(-1) - p < self.top_p
         width = int(stays.sum(1).max())
         z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
-        return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1)
+        return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
+
+
+def _whole_vocabulary(hidden: Tensor, head: Tensor, action: Tensor, temperature: float) -> Tensor:
+    return ((hidden @ head.T).float() / temperature).log_softmax(-1).gather(1, action[:, None]).squeeze(1)
 
 
 def selected_logprobs(
@@ -75,14 +85,20 @@ def selected_logprobs(
 
     hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N]. No [N, V] tensor is ever kept.
     """
+    if kept is None and hidden.dtype != torch.float32:  # linear_cross_entropy would round the result to bfloat16 too
+        chunks = zip(hidden.split(LOGITS_CHUNK), action.split(LOGITS_CHUNK), strict=True)
+        return torch.cat(
+            [checkpoint(_whole_vocabulary, h, head, a, temperature, use_reentrant=False) for h, a in chunks]
+        )
     if kept is None:
         options = torch.nn.LinearCrossEntropyOptions()
         return -F.linear_cross_entropy(hidden / temperature, head, action, reduction="none", options=options).float()
     if kept.shape[1] <= MAX_GATHERED_ROWS:
+        kept = kept.long()
         z = (head[kept.clamp(min=0)] @ hidden[:, :, None]).squeeze(2)  # [N, k]
     else:
         chunks = zip(hidden.split(LOGITS_CHUNK), kept.clamp(min=0).split(LOGITS_CHUNK), strict=True)
-        z = torch.cat([(h @ head.T).gather(1, ids) for h, ids in chunks])  # [N, k]
+        z = torch.cat([(h @ head.T).gather(1, ids.long()) for h, ids in chunks])  # [N, k]
     z = (z.float() / temperature).masked_fill(kept < 0, -torch.inf)
     chosen = (kept == action[:, None]).long().argmax(1, keepdim=True)
     return z.log_softmax(-1).gather(1, chosen).squeeze(1)

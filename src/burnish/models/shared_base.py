@@ -60,10 +60,6 @@ class SharedBase:
         return self.head.shape[1]
 
     @property
-    def context_length(self) -> int:
-        return int(self.model.config.max_position_embeddings)
-
-    @property
     def num_adapted_prompt_tokens(self) -> int:
         """How many tokens at a prompt's end the adapters act on in response scope: the invocation, at least one."""
         return max(1, len(self.invocation))
@@ -193,17 +189,27 @@ class SharedBase:
 
     @torch.no_grad()
     def _adopt_layers(self) -> None:
-        """Walking the layers ourselves must give what the model's own forward pass gave, or we refuse the model."""
+        """Walking the layers ourselves must give the logits that the model's own forward pass gave, or we refuse it."""
         ids = torch.arange(1, 9, device=self.device)[None] % self.head.shape[0]
-        theirs = self.decoder(input_ids=ids, use_cache=False).last_hidden_state
+        theirs = self.model(input_ids=ids, use_cache=False).logits.float()
         self.model.set_attn_implementation(attention.NAME)
-        hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
-        difference = float((self.norm(hidden) - theirs).abs().max() / theirs.abs().max())
-        if difference > (1e-4 if self.head.dtype == torch.float32 else 5e-2):
+        try:
+            hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
+            ours = (self.norm(hidden) @ self.head.T).float()
+            difference = float((ours - theirs).abs().max() / theirs.abs().max())
+        except (TypeError, ValueError, RuntimeError, AttributeError):
+            difference = torch.inf
+        if not difference <= (1e-4 if self.head.dtype == torch.float32 else 5e-2):
             raise InputError(
-                f"{type(self.model).__name__} does more between its layers than burnish knows of (hidden states differ "
-                f"by {difference:.1%}); use a Llama, Qwen or Mistral model"
+                f"{type(self.model).__name__} does something in or between its layers that burnish does not know "
+                "(its logits come out differently); use a model of the Llama, Qwen2, Qwen3 or Mistral family"
             )
+
+
+def context_length(model_config: Any) -> int:
+    """Tokens that fit. A sliding window is the limit where there is one: every token must see all before it."""
+    window = getattr(model_config, "sliding_window", None) or model_config.max_position_embeddings
+    return int(min(model_config.max_position_embeddings, window))
 
 
 def shared_ending(prompts: Sequence[Sequence[int]], longest: int = 8) -> list[int]:

@@ -8,6 +8,7 @@ import torch
 
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.clock import Clock, timed
+from burnish.errors import InputError
 from burnish.models import PolicyModel, Sampler, SFTModel
 from burnish.models.shared_base import shared_ending
 from burnish.sa_pairs import SAPairs
@@ -40,21 +41,32 @@ class SequenceGenerator:
         self, prompts: Sequence[str], generator: torch.Generator | None = None, sampler: Sampler | None = None
     ) -> tuple[SAPairs, list[str]]:
         """One response per prompt: its SA pairs and its text."""
-        encoded = self.encode(prompts)
+        encoded = self.encoder.encode(prompts)
         rollout = self.policy.generate(encoded, self.max_new_tokens, sampler or self.sampler, generator)
-        pairs = self.builder.build(rollout, self.extractor.extract(rollout), self.policy.version)
+        pairs = self.builder.build(rollout, self.extractor.extract(rollout), self.policy.num_updates)
         return pairs, self.decode(pairs)
 
-    def encode(self, prompts: Sequence[str]) -> list[list[int]]:
-        """Token ids of prompts; on the way, agrees on the invocation: the tokens that all prompts so far end in."""
+    def agree_on_invocation(self, prompts: Sequence[str]) -> None:
+        """Fixes where the adapters begin to act: the chat template's header, or the tokens that all prompts end in.
+
+        It is part of what is trained and saved, so it is fixed once, and training prompts must keep to it.
+        """
         encoded = self.encoder.encode(prompts)
         base = self.policy.base
         if not self._invocation_known:
-            base.invocation = self.encoder.header or shared_ending(encoded)
+            agreed = self.encoder.header or shared_ending(encoded)
+            base.invocation = base.invocation or agreed  # an adapter that was loaded brings its own
             self._invocation_known = True
-        elif any(ids[-len(base.invocation) :] != base.invocation for ids in encoded):
-            base.invocation = shared_ending([base.invocation, *encoded])
-        return encoded
+        if base.scope == "sequence" or not base.invocation:
+            return
+        for number, ids in enumerate(encoded):
+            if ids[-len(base.invocation) :] != base.invocation:
+                ending = self.encoder.tokenizer.decode(base.invocation)
+                raise InputError(
+                    f"prompt {number} does not end in {ending!r}, where the adapters of this run begin to act; call "
+                    "trainer.generator.agree_on_invocation(all_prompts) before the first step, or use "
+                    "adapter_scope: sequence"
+                )
 
     def decode(self, pairs: SAPairs) -> list[str]:
         """The responses as text, without special tokens."""

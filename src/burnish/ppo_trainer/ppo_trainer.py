@@ -54,7 +54,7 @@ class PPOTrainer:
         self.value_model = ValueModel(self.base, "value")
         if isinstance(chosen_reward, str):  # the folder of a reward model
             setup.add_adapter("reward")
-            chosen_reward = RewardModel(self.base, "reward").load(chosen_reward)
+            chosen_reward = RewardModel(self.base, setup.encoder.encode).load(chosen_reward)
 
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
@@ -81,7 +81,7 @@ class PPOTrainer:
 
         Gives `generated_texts`, `rewards`, `value_loss`, `policy_loss`, the SA pairs and the step's metrics.
         """
-        started = self._begin_step()
+        started = self._begin_step(prompts)
 
         sa_pairs, texts = self.generator.generate_sequences(prompts, self.sampling_generator)  # 1 rollout
         rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
@@ -102,7 +102,7 @@ class PPOTrainer:
     def kl_coef(self) -> float:
         return self.kl_controller.kl_coef
 
-    def _begin_step(self) -> float:
+    def _begin_step(self, prompts: Sequence[str]) -> float:
         if self.config.lr_schedule == "linear" and self.step >= self.config.steps:
             raise InputError(
                 f"all {self.config.steps} steps of this config are done and its learning rate has decayed to 0; "
@@ -110,6 +110,7 @@ class PPOTrainer:
             )
         if self.config.lr_schedule == "linear":
             self.model_trainer.set_learning_rates(linear_decay(self.step, self.config.steps))
+        self.generator.agree_on_invocation(prompts)
         self.experience_buffer.clear()
         self.clock.reset()
         return time.perf_counter()
@@ -123,8 +124,8 @@ class PPOTrainer:
         metrics = step_metrics(sa_pairs, rewards, self.kl_coef) | self.model_trainer.metrics
         metrics |= {
             "learning_rate": self.model_trainer.policy_optimizer.param_groups[0]["lr"],
-            "policy_updates": self.model_trainer.num_policy_updates,
-            "value_updates": self.model_trainer.num_value_updates,
+            "policy_updates": self.policy.num_updates,
+            "value_updates": self.value_model.num_updates,
             "buffer_mb": self.experience_buffer.nbytes / 2**20,
             "seconds": time.perf_counter() - started,
             **{f"seconds_{name}": seconds for name, seconds in self.clock.seconds.items()},
@@ -139,7 +140,7 @@ class PPOTrainer:
         self, prompts: Sequence[str], on_step: Callable[[dict[str, Any]], None] | None = None
     ) -> list[dict[str, Any]]:
         """Runs the configured steps and gives their results. Which prompts a step takes follows from (seed, step)."""
-        self.generator.encode(prompts)  # every prompt is checked, and the invocation agreed on, before any long work
+        self.generator.agree_on_invocation(prompts)  # every prompt is checked before any long work
         history = []
         while self.step < self.config.steps:
             results = self.ppo_step(self.prompts_of_step(prompts, self.step))

@@ -38,7 +38,8 @@ class RewardComputer:
         if len(prompts) != len(generated_texts):
             raise InputError(f"{len(prompts)} prompts but {len(generated_texts)} responses; rewards need one for each")
         rewards = self._ask(list(prompts), list(generated_texts), sa_pairs)
-        if isinstance(rewards, str) or not hasattr(rewards, "__len__") or not hasattr(rewards, "__getitem__"):
+        rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards  # a tensor or an array
+        if isinstance(rewards, str) or not isinstance(rewards, Sequence):
             raise InputError(f"reward {self.name} returned {rewards!r:.60}; it must return a list, one per response")
         if len(rewards) != len(prompts):
             raise InputError(
@@ -74,6 +75,7 @@ class RewardComputer:
 
     def _checked(self, reward: Any, number: int) -> Any:
         what = f"reward {self.name}, response {number}"
-        if hasattr(reward, "__len__") and not isinstance(reward, str):
+        reward = reward.tolist() if hasattr(reward, "tolist") else reward
+        if isinstance(reward, Sequence) and not isinstance(reward, str):
             return [finite_number(value, f"{what}, token {t}") for t, value in enumerate(reward)]
         return finite_number(reward, what)

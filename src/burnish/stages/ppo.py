@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from burnish import terminal
+from burnish.base_setup.base_setup import check_prompts
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.config import PPOConfig
 from burnish.evaluation import Evaluation, evaluate
@@ -37,14 +38,16 @@ def run_ppo(
     console: Console,
     samples_per_step: int = 2,
 ) -> Run:
-    """Trains, and leaves a run folder behind. Everything about the input is checked before the folder is made."""
+    """Trains, and leaves a run folder behind. All input is checked before the folder is made and the weights loaded."""
     reward = resolve_reward(config.reward)
     if not isinstance(reward, str):
         _try_out(reward, prompts.train)
+    with terminal.busy(console, f"reading prompts for {config.model_name}"):
+        check_prompts(config, [*prompts.train, *prompts.held_out])
+    run = Run.create(run_dir, run_name, config)
     with terminal.busy(console, f"loading {config.model_name}"):
         trainer = PPOTrainer(config, None if isinstance(reward, str) else reward)
-        trainer.generator.encode([*prompts.train, *prompts.held_out])
-    run = Run.create(run_dir, run_name, config)
+        trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
     _announce(console, trainer, prompts, run)
 
     before = _measure(console, trainer, prompts, "before")
