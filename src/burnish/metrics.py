@@ -122,7 +122,7 @@ def metrics_page() -> str:
     rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
     return (
         "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the "
-        "same.\n(Made from `src/burnish/metrics.py`.)\n\n"
+        "same. (Value warm-up steps have no policy metrics.)\n(Made from `src/burnish/metrics.py`.)\n\n"
         f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
         "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`, "
         "and one list for each of these keys, the keys of an SA pair too (`results['sa_pairs'][0]`). Computing "

@@ -27,9 +27,8 @@ class SharedBase:
     """A frozen causal language model with its tokenizer. Adapters are added by name and chosen with `take_role`."""
 
     def __init__(self, model: Any, tokenizer: Any, scope: str = "response", prompt_cache_bytes: int = 0) -> None:
-        self.model = model.eval().requires_grad_(
-            False
-        )  # eval: dropout would move the ratios before anything is learned
+        model.eval()  # for good: dropout would move the ratios before anything is learned
+        self.model = model.requires_grad_(False)
         self.tokenizer = tokenizer
         self.scope = scope
         self.invocation: list[int] = []

@@ -32,8 +32,7 @@ class PPOTrainer:
     """Builds all models and components from a config, and runs PPO steps.
 
     `reward` overrides config.reward with a function f(prompts, responses) -> list (or with a third parameter `tokens`,
-    for rewards per token), or a RewardModel. `model` and
-    `tokenizer` override config.model_name with ready-made ones.
+    for rewards per token), or a RewardModel. `model` and `tokenizer` override config.model_name with ready-made ones.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def run_ppo(
     samples_per_step: int = 2,
 ) -> Run:
     """Trains, and leaves a run folder behind. All input is checked before the folder is made and the weights loaded."""
+    started = time.perf_counter()
     reward = resolve_reward(config.reward)
     if not isinstance(reward, str):
         _try_out(reward, prompts.train)
@@ -68,9 +70,11 @@ def run_ppo(
         trainer.clock.on_phase = None
     after = _measure(console, trainer, prompts, "after")
 
+    seconds = round(time.perf_counter() - started)
     if before is not None and after is not None:
-        run.write_result({"before": before.as_dict(), "after": after.as_dict()})
+        run.write_result({"before": before.as_dict(), "after": after.as_dict(), "seconds": seconds})
         _compare(console, before, after)
+    console.print(f"Took {seconds // 60}:{seconds % 60:02d} minutes.", highlight=False)
     console.print(how_to_use(run, config, trainer.base.invocation), highlight=False, soft_wrap=True)
     return run
 
