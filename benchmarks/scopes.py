@@ -1,7 +1,7 @@
 """Does an adapter that acts on the response alone learn as much as an ordinary LoRA, at equal steps?
 
-    python benchmarks/scopes.py --task sentiment --seeds 3
-    python benchmarks/scopes.py --task tldr --seeds 1 --steps 8
+    python benchmarks/scopes.py --task sentiment --seeds 3 --steps 10
+    python benchmarks/scopes.py --task tldr --seeds 1 --steps 6
 
 Same demo config, same prompts, same seeds; only adapter_scope differs. Prints a table and, last, one JSON line.
 """
@@ -25,7 +25,7 @@ def measure(task: str, scope: str, seed: int, steps: int | None) -> dict[str, fl
     overrides = {"adapter_scope": scope, "seed": seed} | ({} if steps is None else {"steps": steps})
     demo = demo_task(task, **overrides)
     trainer = PPOTrainer(demo.config)
-    trainer.generator.encode(demo.prompts.train)
+    trainer.generator.agree_on_invocation([*demo.prompts.train, *demo.prompts.held_out])
     before = evaluate(trainer, demo.prompts.held_out)
     start = time.perf_counter()
     trainer.train(demo.prompts.train)

@@ -123,8 +123,16 @@ def test_help_and_env_read_well(workplace):
         assert command in out
         assert "Usage" in run(command, "--help", cwd=workplace)
     assert "torch" in run("env", cwd=workplace)
+    assert run("--version", cwd=workplace).startswith("burnish 0.")
     assert "kl_coef" in run("config", cwd=workplace)
     assert "nat" in run("config", "kl_coef", cwd=workplace)
+
+
+def test_main_py_is_the_demo():
+    main = Path(__file__).parent.parent / "main.py"
+    out = subprocess.run([sys.executable, main, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "main.py demo" in out
+    assert "--task" in out
 
 
 def test_interrupting_keeps_what_was_learned(workplace):

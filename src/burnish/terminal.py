@@ -15,6 +15,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
+from burnish.config import PPOConfig
 from burnish.evaluation import Evaluation
 
 PHASES = {
@@ -45,6 +47,13 @@ def busy(console: Console, what: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(what, total=None)
         yield
+
+
+def loading(config: PPOConfig) -> str:
+    """What a person waits for while a model is loaded."""
+    if config.model_name == EMBEDDED_NAME and not converted_folder().is_dir():
+        return "unpacking the embedded model (the first time only, about 30 s)"
+    return f"loading {config.model_name}"
 
 
 class StepProgress:

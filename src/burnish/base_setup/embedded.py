@@ -23,9 +23,13 @@ def cache_dir() -> Path:
     return Path(os.environ.get("BURNISH_CACHE") or default)
 
 
+def converted_folder() -> Path:
+    return cache_dir() / f"SmolLM2-135M-Instruct-{WHEEL_VERSION}"
+
+
 def embedded_model_folder() -> Path:
     """A folder that transformers loads in a second. The first call converts the packaged GGUF file (about 30 s)."""
-    folder = cache_dir() / f"SmolLM2-135M-Instruct-{WHEEL_VERSION}"
+    folder = converted_folder()
     if not folder.is_dir():
         gguf = _packaged_weights()
         folder.parent.mkdir(parents=True, exist_ok=True)

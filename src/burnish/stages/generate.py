@@ -21,7 +21,7 @@ def generate_beside_base(
     config = run.config
     if max_new_tokens is not None:
         config = config.model_copy(update={"max_new_tokens": max_new_tokens})
-    with terminal.busy(console, f"loading {config.model_name}"):
+    with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config)
         encoded = setup.encoder.encode([prompt])
         setup.add_adapter("policy")

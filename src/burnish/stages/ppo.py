@@ -44,10 +44,10 @@ def run_ppo(
     reward = resolve_reward(config.reward)
     if not isinstance(reward, str):
         _try_out(reward, prompts.train)
-    with terminal.busy(console, f"reading prompts for {config.model_name}"):
+    with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, [*prompts.train, *prompts.held_out])
     run = Run.create(run_dir, run_name, config)
-    with terminal.busy(console, f"loading {config.model_name}"):
+    with terminal.busy(console, terminal.loading(config)):
         trainer = PPOTrainer(config, None if isinstance(reward, str) else reward)
         trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
     _announce(console, trainer, prompts, run)
