@@ -12,14 +12,16 @@ README = (ROOT / "README.md").read_text()
 
 
 @pytest.mark.real_model
-def test_readme_python_runs(capsys):
+def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     """All Python snippets of README, in order, in one namespace, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {}
     snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(snippets) >= 3
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), namespace)
     assert "Policy loss:" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "brief" / "policy" / "adapter_model.safetensors").exists()
 
 
 def test_no_page_has_a_gap_to_fill():

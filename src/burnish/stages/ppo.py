@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +72,14 @@ def run_ppo(
         trainer.clock.on_phase = None
     after = _measure(console, trainer, prompts, "after")
 
-    seconds = round(time.perf_counter() - started)
+    seconds, peak_gb = round(time.perf_counter() - started), peak_memory_gb()
     if before is not None and after is not None:
-        run.write_result({"before": before.as_dict(), "after": after.as_dict(), "seconds": seconds})
+        cost = {"seconds": seconds, "peak_memory_gb": round(peak_gb, 2)}
+        run.write_result({"before": before.as_dict(), "after": after.as_dict(), **cost})
         _compare(console, before, after)
-    console.print(f"Took {seconds // 60}:{seconds % 60:02d} minutes.", highlight=False)
+    console.print(
+        f"Took {seconds // 60}:{seconds % 60:02d} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False
+    )
     console.print(how_to_use(run, config, trainer.base.invocation), highlight=False, soft_wrap=True)
     return run
 
@@ -122,6 +127,12 @@ def _compare(console: Console, before: Evaluation, after: Evaluation) -> None:
         f"({mean - half:.3f} to {mean + half:.3f}).",
         highlight=False,
     )
+
+
+def peak_memory_gb() -> float:
+    """The most memory that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:
