@@ -195,8 +195,17 @@ def test_invocation_is_the_ending_that_all_prompts_share():
     trainer = tiny_trainer()
     trainer.generator.agree_on_invocation(["what is it? TL;DR:", "who is he? TL;DR:"])
     assert trainer.base.tokenizer.decode(trainer.base.invocation) == "? TL;DR:"
-    with pytest.raises(InputError, match=r"prompt 1 does not end in '\? TL;DR:'"):
+    with pytest.warns(UserWarning, match="begin to act at 'DR:'"):
         trainer.ppo_step(["fine? TL;DR:", "another: DR:"])
+    assert trainer.base.tokenizer.decode(trainer.base.invocation) == "DR:"
+
+
+def test_prompts_must_end_where_a_loaded_adapter_begins():
+    trainer = tiny_trainer()
+    trainer.base.invocation = trainer.base.tokenizer("TL;DR:")["input_ids"]  # as load_adapter leaves it
+    trainer.ppo_step(["fine? TL;DR:"])
+    with pytest.raises(InputError, match="a loaded adapter begins to act at 'TL;DR:'"):
+        trainer.ppo_step(["another: DR:"])
 
 
 def test_looking_at_a_sample_does_not_move_the_invocation():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -35,6 +36,7 @@ class SequenceGenerator:
         self.builder = SAPairBuilder()
         self.clock = clock or Clock()
         self._invocation_known = False
+        self._loaded = False
 
     @timed
     def generate_sequences(
@@ -49,24 +51,27 @@ class SequenceGenerator:
     def agree_on_invocation(self, prompts: Sequence[str]) -> None:
         """Fixes where the adapters begin to act: the chat template's header, or the tokens that all prompts end in.
 
-        It is part of what is trained and saved, so it is fixed once, and training prompts must keep to it.
+        `train` agrees on all its prompts at once. A later step whose prompts share less shortens it, with a warning.
         """
         encoded = self.encoder.encode(prompts)
         base = self.policy.base
         if not self._invocation_known:
-            agreed = self.encoder.header or shared_ending(encoded)
-            base.invocation = base.invocation or agreed  # an adapter that was loaded brings its own
+            self._loaded = bool(base.invocation)  # an adapter that was loaded brings its own
+            base.invocation = base.invocation or self.encoder.header or shared_ending(encoded)
             self._invocation_known = True
-        if base.scope == "sequence" or not base.invocation:
+        agreed = base.invocation
+        if base.scope == "sequence" or all(ids[len(ids) - len(agreed) :] == agreed for ids in encoded):
             return
-        for number, ids in enumerate(encoded):
-            if ids[-len(base.invocation) :] != base.invocation:
-                ending = self.encoder.tokenizer.decode(base.invocation)
-                raise InputError(
-                    f"prompt {number} does not end in {ending!r}, where the adapters of this run begin to act; call "
-                    "trainer.generator.agree_on_invocation(all_prompts) before the first step, or use "
-                    "adapter_scope: sequence"
-                )
+        shorter = shared_ending([agreed, *encoded])
+        old, new = (self.encoder.tokenizer.decode(ids) for ids in (agreed, shorter))
+        if self._loaded:
+            raise InputError(f"a loaded adapter begins to act at {old!r}, but not all of these prompts end in it")
+        warnings.warn(
+            f"not all of these prompts end in {old!r}; from now on the adapters begin to act at {new!r}. Call "
+            "trainer.generator.agree_on_invocation(all_prompts) before the first step to fix it for the whole run",
+            stacklevel=3,
+        )
+        base.invocation = shorter
 
     def decode(self, pairs: SAPairs) -> list[str]:
         """The responses as text, without special tokens."""
