@@ -59,9 +59,16 @@ def test_train_then_generate(workplace):
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
     assert json.loads((folder / "result.json").read_text())["before"]["reward"]["mean"] <= 0
 
-    out = run("generate", "runs/first", "number 3:", cwd=workplace)
+    elsewhere = workplace / "elsewhere"  # the run is found from anywhere, and so is its model
+    elsewhere.mkdir()
+    out = run("generate", folder, "number 3:", cwd=elsewhere)
     assert "base" in out
     assert "tuned" in out
+
+
+def test_a_mistake_leaves_no_run_folder_behind(workplace):
+    run("train", "config.yaml", "run_name=again", "lora_layers=99", cwd=workplace, code=2)
+    assert not (workplace / "runs" / "again").exists()
 
 
 def test_existing_run_is_refused(workplace):
@@ -89,10 +96,10 @@ def test_prompts_without_a_shared_ending_are_announced(workplace):
         (["train", "config.yaml", "prompts=missing.jsonl"], "missing.jsonl: No such file"),
         (["train", "config.yaml", "prompts=bad.jsonl"], "bad.jsonl:1: not valid JSON"),
         (["train", "config.yaml", "prompts=blank.jsonl"], "blank.jsonl:1: 'prompt' is empty"),
-        (["train", "config.yaml", "prompts=long.txt"], "leaves room for 251"),
+        (["train", "config.yaml", "prompts=long.txt"], "long.txt:1 has 300 tokens"),
         (["train", "config.yaml", "eval_prompts=prompts.jsonl"], "held-out prompts must not be trained on"),
         (["train", "config.yaml", "model_name=no/such-model"], "cannot load the model 'no/such-model'"),
-        (["train", "config.yaml", "model_name=empty"], "cannot load the model 'empty'"),
+        (["train", "config.yaml", "model_name=empty"], "cannot load the model"),
         (["train", "config.yaml", "reward=judge.py:shrt"], "did you mean 'short'"),
         (["train", "config.yaml", "reward=judge2.py:nan"], "response 0 is nan"),
         (["train", "config.yaml", "device=abacus"], "device 'abacus' cannot be used"),

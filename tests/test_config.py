@@ -46,6 +46,11 @@ def test_layers_that_cannot_be_are_refused(layers):
         PPOConfig(lora_layers=layers)
 
 
+def test_rules_between_keys_come_at_once_too():
+    with pytest.raises(InputError, match="3 errors in the config"):
+        PPOConfig(batch_size=10, mini_batch_size=4, system_prompt="x", steps=1, value_warmup_steps=1)
+
+
 def test_config_is_frozen():
     with pytest.raises(Exception, match="frozen"):
         PPOConfig().kl_coef = 1.0
@@ -84,6 +89,7 @@ def test_file_and_overrides(tmp_path):
         ("prompts: a.txt\n? {a: 1}\n: 2\n", "is not a key"),
         ("prompts: a.txt\n3: 4\n", "line 2: 3 is not a key"),
         ("prompts: a.txt\nseed: 20261101123456\n", "seed"),
+        ("prompts: a.txt\nrun_name: 2026-02-30\n", "not valid YAML"),
         ("prompts: a.txt\nlr: 3\n", "it is called 'learning_rate' here"),
         ("prompts: a.txt\nsystem_prompt: be kind\n", "set chat_template: true"),
         ("prompts: a.txt\nsteps: 3\nvalue_warmup_steps: 3\n", "leaves no step of 3"),

@@ -21,7 +21,7 @@ def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     for snippet in snippets:
         exec(compile(snippet, "README.md", "exec"), namespace)
     assert "Policy loss:" in capsys.readouterr().out
-    assert (tmp_path / "runs" / "brief" / "policy" / "adapter_model.safetensors").exists()
+    assert (tmp_path / "runs" / "brief" / "adapters" / "policy" / "adapter_model.safetensors").exists()
 
 
 def test_no_page_has_a_gap_to_fill():

@@ -220,7 +220,8 @@ def test_looking_at_a_sample_does_not_move_the_invocation():
 
 def test_prompts_without_a_shared_ending_are_adapted_from_their_last_token():
     trainer = tiny_trainer()
-    trainer.ppo_step(["nothing", "is shared", "here"])
+    with pytest.warns(UserWarning, match="share no ending"):
+        trainer.ppo_step(["nothing", "is shared", "here"])
     assert trainer.base.invocation == []
     assert trainer.base.num_adapted_prompt_tokens == 1
     trainer.ppo_step(["nor", "there"])

@@ -102,6 +102,12 @@ def test_unfinished_responses_pay_the_stop_token_penalty():
     assert not pairs.finished.all()
 
 
+def test_scores_may_be_a_tensor():
+    rows = [{"prompt_id": i, "kl": 0.0} for i in range(2)]
+    reward = RewardAdjuster().adjust_rewards_with_kl(rows, torch.tensor([1.0, 2.0]), 0.0)["reward"]
+    assert reward.tolist() == [[1.0], [2.0]]
+
+
 def test_whitened_rewards_keep_their_mean():
     rows = [{"prompt_id": i, "kl": 0.0} for i in range(4)]
     reward = RewardAdjuster(whiten_rewards=True).adjust_rewards_with_kl(rows, [1.0, 2.0, 3.0, 6.0], 0.0)["reward"]

@@ -39,7 +39,7 @@ def test_adapter_loads_with_peft_in_a_fresh_process_and_generates_the_same(tmp_p
     perturb(trainer)
     trainer.generator.agree_on_invocation(PROMPTS)
     encoded = trainer.generator.encoder.encode(PROMPTS)
-    run = Run.create(tmp_path, "run", trainer.config)
+    run = Run.new(tmp_path, "run").begin(trainer.config)
     folder = run.save_adapter(trainer.policy)
     rollout = trainer.policy.generate(encoded, 12, Sampler(greedy=True))
     ours = [a[m].tolist() for a, m in zip(rollout.action, rollout.mask, strict=True)]
@@ -50,13 +50,14 @@ def test_adapter_loads_with_peft_in_a_fresh_process_and_generates_the_same(tmp_p
     assert [a[m].tolist() for a, m in zip(base_rollout.action, base_rollout.mask, strict=True)] != ours
 
 
+@pytest.mark.filterwarnings("ignore:The prompts share no ending")
 def test_adapter_config_names_the_invocation_only_where_there_is_one(tmp_path):
     for number, (scope, prompts, expected) in enumerate(
         [("response", ["a:", "b:"], ":"), ("sequence", ["a:", "b:"], None), ("response", ["a", "b"], None)]
     ):
         trainer = tiny_trainer(adapter_scope=scope)
         trainer.generator.agree_on_invocation(prompts)
-        folder = Run.create(tmp_path, str(number), trainer.config).save_adapter(trainer.policy)
+        folder = Run.new(tmp_path, str(number)).begin(trainer.config).save_adapter(trainer.policy)
         tokens = json.loads((folder / "adapter_config.json").read_text())["alora_invocation_tokens"]
         assert (tokens and trainer.base.tokenizer.decode(tokens)) == expected
 
@@ -65,7 +66,7 @@ def test_saved_adapter_comes_back_bit_identical(tmp_path):
     trainer = tiny_trainer()
     perturb(trainer)
     trainer.generator.agree_on_invocation(PROMPTS)
-    run = Run.create(tmp_path, "run", trainer.config)
+    run = Run.new(tmp_path, "run").begin(trainer.config)
     folder = run.save_adapter(trainer.policy)
     run.save_adapter(trainer.policy)  # again, over the first
     setup = BaseSetup(run.config, tiny_model(), tiny_tokenizer())
@@ -78,7 +79,7 @@ def test_saved_adapter_comes_back_bit_identical(tmp_path):
 
 def test_adapter_of_another_shape_is_refused(tmp_path):
     trainer = tiny_trainer()
-    folder = Run.create(tmp_path, "run", trainer.config).save_adapter(trainer.policy)
+    folder = Run.new(tmp_path, "run").begin(trainer.config).save_adapter(trainer.policy)
     with pytest.raises(InputError, match="has r 4, this config asks for 8"):
         load_adapter(tiny_trainer(lora_r=8).base, "policy", folder)
     with pytest.raises(InputError, match="has target_modules"):
@@ -88,8 +89,18 @@ def test_adapter_of_another_shape_is_refused(tmp_path):
         load_adapter(bigger.base, "policy", folder)
     trainer.generator.agree_on_invocation(PROMPTS)
     Run(tmp_path / "run").save_adapter(trainer.policy)
-    with pytest.raises(InputError, match="set adapter_scope: response"):
+    with pytest.raises(InputError, match="trained with adapter_scope: response; set that"):
         load_adapter(tiny_trainer(adapter_scope="sequence").base, "policy", folder)
+    other = tiny_trainer()
+    other.generator.agree_on_invocation(["one?", "two?"])
+    with pytest.raises(InputError, match="begins at tokens"):
+        load_adapter(other.base, "policy", folder)
+    (folder / "adapter_model.safetensors").write_bytes(b"short")
+    with pytest.raises(InputError, match="does not fit"):
+        load_adapter(tiny_trainer().base, "policy", folder)
+    (folder / "adapter_config.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        load_adapter(tiny_trainer().base, "policy", folder)
     with pytest.raises(InputError, match="holds no adapter"):
         load_adapter(trainer.base, "policy", tmp_path)
 
@@ -100,7 +111,7 @@ def test_reward_model_folder_is_a_reward(tmp_path):
     reward = RewardModel(setup.base, setup.encoder.encode)
     reward.mark_trained()
     setup.base.invocation = setup.encoder.encode(PROMPTS)[0][-1:]
-    folder = Run.create(tmp_path, "reward", tiny_trainer().config).save_adapter(reward)
+    folder = Run.new(tmp_path, "reward").begin(tiny_trainer().config).save_adapter(reward)
     trainer = PPOTrainer(
         tiny_trainer(reward=None).config.model_copy(update={"reward": str(folder)}),
         None,
@@ -115,7 +126,7 @@ def test_reward_model_folder_is_a_reward(tmp_path):
 
 def test_metrics_and_samples_are_lines_of_json(tmp_path):
     trainer = tiny_trainer(steps=2)
-    run = Run.create(tmp_path, "run", trainer.config)
+    run = Run.new(tmp_path, "run").begin(trainer.config)
 
     def on_step(results):
         run.log_step(results)
@@ -137,16 +148,25 @@ def test_metrics_and_samples_are_lines_of_json(tmp_path):
 
 def test_a_run_is_never_written_over(tmp_path):
     config = tiny_trainer().config
-    Run.create(tmp_path, "run", config)
+    Run.new(tmp_path, "run").begin(config)
     with pytest.raises(InputError, match="exists already"):
-        Run.create(tmp_path, "run", config)
+        Run.new(tmp_path, "run")
 
 
 def test_config_comes_back_as_it_was(tmp_path):
     config = tiny_trainer(lora_layers=[0, 1], value_clip=None).config
-    assert Run.create(tmp_path, "run", config).config == config
+    assert Run.new(tmp_path, "run").begin(config).config == config
     with pytest.raises(InputError, match="is not a run folder"):
         Run.open(tmp_path)
     (tmp_path / "run" / "config.yaml").write_text("")
     with pytest.raises(InputError, match="is damaged"):
         Run.open(tmp_path / "run").config  # noqa: B018
+
+
+def test_a_trainer_saves_what_a_run_leaves(tmp_path):
+    trainer = tiny_trainer()
+    trainer.ppo_step(PROMPTS)
+    trainer.save(tmp_path / "mine")
+    trainer.save(tmp_path / "mine")  # again, after more training
+    assert Run.open(tmp_path / "mine").config == trainer.config
+    assert {p.name for p in (tmp_path / "mine" / "adapters").iterdir()} == {"policy", "value"}

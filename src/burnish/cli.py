@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
@@ -35,7 +36,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="and exit")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...
 
@@ -50,8 +51,9 @@ def demo(
     run_dir: Annotated[str, typer.Option(help="folder for the run's folder")] = "runs",
 ) -> None:
     """PPO on a real 135M model with bundled prompts: progress, before against after, samples, the adapter."""
-    from burnish.demo import demo_task
-    from burnish.stages.ppo import Prompts, run_ppo
+    with _starting():
+        from burnish.demo import demo_task
+        from burnish.stages.ppo import Prompts, run_ppo
 
     overrides: dict[str, object] = {"seed": seed}
     if steps is not None:
@@ -86,7 +88,8 @@ def train(
     else:
         prompts, held_out = split_prompts(prompts, settings.num_eval_prompts, settings.seed)
 
-    from burnish.stages.ppo import Prompts, run_ppo  # slow to import, so only once everything above is in order
+    with _starting():  # slow to import, so only once everything above is in order
+        from burnish.stages.ppo import Prompts, run_ppo
 
     run_ppo(
         settings,
@@ -107,7 +110,8 @@ def generate(
     seed: Annotated[int, typer.Option(help="for --sample")] = 0,
 ) -> None:
     """The base model's answer beside the tuned model's: the most likely one, or a drawn one with --sample."""
-    from burnish.stages.generate import generate_beside_base
+    with _starting():
+        from burnish.stages.generate import generate_beside_base
 
     generate_beside_base(console, run, prompt, max_new_tokens, sample, seed)
 
@@ -144,6 +148,11 @@ def env() -> None:
         console.print(f"{name:14}{value}", highlight=False)
 
 
+def _starting() -> AbstractContextManager[object]:
+    """A spinner while torch is imported; nothing if nobody looks at a terminal."""
+    return console.status("starting") if console.is_terminal else nullcontext()
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -161,9 +170,10 @@ def main() -> None:
     except BurnishError as error:
         Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; what the run folder holds so far is kept")
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == 130:
+            Console(stderr=True).print("interrupted; what was learned so far is in the run folder")
+        raise
 
 
 def _quiet_libraries() -> None:

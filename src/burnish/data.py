@@ -15,18 +15,31 @@ from burnish.errors import InputError, nearest
 SHOWN_ERRORS = 3
 
 
+class FilePrompt(str):
+    """A prompt that knows where it came from (file:line), so that an error found later can say it."""
+
+    source: str
+
+    def __new__(cls, text: str, source: str) -> FilePrompt:
+        prompt = super().__new__(cls, text)
+        prompt.source = source
+        return prompt
+
+
 def load_prompts(path: str | Path, field: str = "prompt") -> list[str]:
     """Prompts of a `.jsonl` file (key `field`) or a `.txt` file (one per line). All bad lines are reported together."""
     path = Path(path)
     if path.suffix not in (".jsonl", ".txt"):
         raise InputError(f"{path}: prompts come as a .jsonl or .txt file, not {path.suffix or 'a file without ending'}")
     lines = _lines(path)
-    prompts, errors = [], []
+    prompts: list[str] = []
+    errors: list[str] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue  # a blank line separates, it is not a prompt
         try:
-            prompts.append(_prompt_in(line, field) if path.suffix == ".jsonl" else line)
+            text = _prompt_in(line, field) if path.suffix == ".jsonl" else line
+            prompts.append(FilePrompt(text, f"{path}:{number}"))
         except InputError as error:
             errors.append(f"  {path}:{number}: {error}")
     if errors:

@@ -35,10 +35,6 @@ class ExperienceBuffer:
         return sum(table.mask.shape[0] for table in self.tables)
 
     @property
-    def num_tokens(self) -> int:
-        return sum(len(table) for table in self.tables)
-
-    @property
     def nbytes(self) -> int:
         """Memory of the stored tables and of the context that the base computed for them."""
         return sum(t.nbytes + (0 if t.context is None else t.context.nbytes) for t in self.tables)

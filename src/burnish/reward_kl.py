@@ -52,17 +52,18 @@ class RewardAdjuster:
 def scores_as_tensor(rewards: Sequence[float] | Sequence[Sequence[float]], mask: Tensor) -> Tensor:
     """[B] or [B, T]; a wrong length or a number that is not finite is refused, by response."""
     num_responses = mask.shape[0]
+    given: list[Any] = [r.tolist() if hasattr(r, "tolist") else r for r in rewards]  # tensors and arrays
     if len(rewards) != num_responses:
         raise InputError(f"{len(rewards)} rewards for {num_responses} responses; a reward must give one for each")
-    per_token = any(isinstance(r, Sequence | Tensor) and not isinstance(r, str) for r in rewards)
+    per_token = any(isinstance(r, Sequence) and not isinstance(r, str) for r in given)
     score = torch.zeros(mask.shape if per_token else num_responses, device=mask.device)
-    for number, reward in enumerate(rewards):
+    for number, reward in enumerate(given):
         if not per_token:
             score[number] = finite_number(reward, f"the reward of response {number}")
             continue
         num_tokens = int(mask[number].sum())
-        if not isinstance(reward, Sequence | Tensor) or len(reward) != num_tokens:
-            found = f"{len(reward)} rewards" if isinstance(reward, Sequence | Tensor) else f"{reward!r}"
+        if not isinstance(reward, Sequence) or len(reward) != num_tokens:
+            found = f"{len(reward)} rewards" if isinstance(reward, Sequence) else f"{reward!r}"
             raise InputError(f"response {number} has {num_tokens} tokens but {found}; per-token rewards need one each")
         for t, value in enumerate(reward):
             score[number, t] = finite_number(value, f"the reward of response {number}, token {t}")

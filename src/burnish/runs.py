@@ -31,17 +31,22 @@ class Run:
         self.folder = folder
 
     @classmethod
-    def create(cls, root: str | Path, name: str | None, config: PPOConfig) -> Run:
-        """A new folder with the config in it; an existing run is never written over."""
+    def new(cls, root: str | Path, name: str | None = None) -> Run:
+        """A run that does not exist yet: nothing is written until `begin`. An existing one is never written over."""
         folder = Path(root) / (name or time.strftime("%Y%m%d-%H%M%S"))
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            raise InputError(f"{folder} exists already; choose another run_name, or move it away") from None
-        except OSError as error:
-            raise InputError(f"cannot create the run folder {folder}: {error.strerror or error}") from None
-        (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump(), sort_keys=False), encoding="utf-8")
+        if folder.exists():
+            raise InputError(f"{folder} exists already; choose another run_name, or move it away")
         return cls(folder)
+
+    def begin(self, config: PPOConfig) -> Run:
+        """Makes the folder and puts the config into it."""
+        text = yaml.safe_dump(config.model_dump(), sort_keys=False)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "config.yaml").write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write to the run folder {self.folder}: {error.strerror or error}") from None
+        return self
 
     @classmethod
     def open(cls, folder: str | Path) -> Run:
@@ -55,7 +60,10 @@ class Run:
     @property
     def config(self) -> PPOConfig:
         file = self.folder / "config.yaml"
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        try:
+            values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            values = None
         if not isinstance(values, dict):
             raise InputError(f"{file} is damaged: it holds no settings")
         return TrainConfig(**values) if "prompts" in values else PPOConfig(**values)

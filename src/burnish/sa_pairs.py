@@ -187,7 +187,10 @@ class SAPairs(Sequence[dict[str, Any]]):
 
     @classmethod
     def from_dicts(cls, rows: Sequence[Mapping[str, Any]]) -> SAPairs:
-        """The table of plain rows. Rows of one response share a `prompt_id` (0 if absent) and stand in order."""
+        """The table of plain rows. Rows of one response share a `prompt_id` (0 if absent).
+
+        Responses are numbered from 0 in the order of their ids, and tokens by `position`, or as they come.
+        """
         responses: dict[int, list[Mapping[str, Any]]] = {}
         for number, row in enumerate(rows):
             for key in row:

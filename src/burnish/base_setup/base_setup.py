@@ -76,8 +76,8 @@ def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:
     local_only = is_folder or not hub_answers()
     try:
         return kind.from_pretrained(source, trust_remote_code=False, local_files_only=local_only, **options)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hub = " (no model hub answers from here)" if local_only and not is_folder else ""
         raise InputError(f"cannot load the model {model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None
 
@@ -90,8 +90,9 @@ def hub_answers() -> bool:
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True  # behind a proxy only the client itself can tell
     address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    port = address.port or (80 if address.scheme == "http" else 443)
     try:
-        with socket.create_connection((address.hostname or "", address.port or 443), timeout=5):
+        with socket.create_connection((address.hostname or "", port), timeout=5):
             return True
     except OSError:
         return False

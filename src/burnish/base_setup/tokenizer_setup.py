@@ -31,14 +31,15 @@ class PromptEncoder:
         for number, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
+            where = getattr(prompt, "source", f"prompt {number}")
             if not prompt.strip():
-                raise InputError(f"prompt {number} is empty; a model needs at least one word to go on from")
+                raise InputError(f"{where} is empty; a model needs at least one word to go on from")
             if any("\ud800" <= c <= "\udfff" for c in prompt):
-                raise InputError(f"prompt {number} holds half of a character (a lone surrogate); it is not valid text")
+                raise InputError(f"{where} holds half of a character (a lone surrogate); it is not valid text")
             ids = self._tokens_of(prompt)
             if len(ids) > self.max_prompt_tokens:
                 raise InputError(
-                    f"prompt {number} has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's "
+                    f"{where} has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's "
                     f"context of {self.context_length} leaves room for {self.max_prompt_tokens}. Shorten it, or lower "
                     f"max_new_tokens. It begins: {prompt[:60]!r}"
                 )

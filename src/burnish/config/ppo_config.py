@@ -31,7 +31,7 @@ class PPOConfig(BaseModel):
     """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
     lora_dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
-    only written into the saved adapters."""
+    only written into the saved adapters. Usual 0-0.1."""
     lora_layers: Literal["all"] | int | list[int] = "all"
     """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
     the layers below are computed once per rollout; they learn a little less per step."""
@@ -51,14 +51,14 @@ class PPOConfig(BaseModel):
     system_prompt: str | None = None
     """System message for the chat template; without it the template's own default is used."""
     max_new_tokens: int = Field(10, ge=1)
-    """Longest response. Time grows linearly with it; the reward should be reachable within it."""
+    """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it."""
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature, applied when scoring too. Usual 0.7-1.0; lower explores less."""
     top_k: int = Field(50, ge=0)
-    """Keep the k most likely tokens, 0 for all. Small sets read better and make the head cheap."""
+    """Keep the k most likely tokens, 0 for all. Usual 20-100; small sets read better and make the head cheap."""
     top_p: float = Field(0.95, gt=0, le=1)
-    """Keep the smallest set of tokens with this probability, 1 for all. Below 1, set top_k too: without it the sets can
-    be very large, and they are stored."""
+    """Keep the smallest set of tokens with this probability, 1 for all. Usual 0.9-1; lower explores less. Below 1, set
+    top_k too: without it the sets can be very large, and they are stored."""
 
     # ---- reward and KL
     reward: str = "tldr"
@@ -70,7 +70,8 @@ class PPOConfig(BaseModel):
     adaptive_kl_target: float | None = Field(None, gt=0)
     """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10."""
     adaptive_kl_horizon: int = Field(10_000, ge=1)
-    """Responses over which the adaptive kl_coef may change by 20 %. Smaller reacts faster."""
+    """Responses over which the adaptive kl_coef may change by 20 %. Usual: those of 10-100 steps. Smaller reacts
+    faster."""
     stop_token_penalty: float = Field(0.0, ge=0)
     """Subtracted from the score of a response without a stop token. Usual 0-1; raises the share that finishes."""
 
@@ -88,13 +89,15 @@ class PPOConfig(BaseModel):
 
     # ---- update
     steps: int = Field(100, ge=1)
-    """PPO steps of the run: each is one rollout and its updates. The learning rates decay over them."""
+    """PPO steps of the run: each is one rollout and its updates. Usual 10-1000; the learning rates decay over
+    them."""
     batch_size: int = Field(32, ge=1)
-    """Responses per PPO step. Larger: less noise; decoding grows slower than linearly."""
+    """Responses per PPO step. Usual 16-512. Larger: less noise; decoding grows slower than linearly."""
     epochs: int = Field(4, ge=1)
     """Passes over each rollout. Usual 1-4; more reuse the data harder and move the policy further."""
     mini_batch_size: int | None = Field(None, ge=1)
-    """Responses per optimizer step; must divide batch_size. Unset: the whole rollout."""
+    """Responses per optimizer step; must divide batch_size. Usual: batch_size, or a part of it down to an eighth.
+    Smaller: more and noisier updates per rollout. Unset: the whole rollout."""
     micro_batch_size: int | None = Field(None, ge=1)
     """Most responses in one forward and backward pass. Changes memory and speed, never the result."""
     micro_batch_tokens: int = Field(1024, ge=1)
@@ -108,19 +111,21 @@ class PPOConfig(BaseModel):
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
     """PPO's clip: how far a token's probability ratio may move before it earns nothing more. Usual 0.1-0.3."""
     value_clip: float | None = Field(0.2, gt=0)
-    """How far a value may move from the rollout's in one step before its loss stops counting; null for no limit."""
+    """How far a value may move from the rollout's in one step before its loss stops counting; null for no limit.
+    Usual 0.2, in the reward's units; smaller is steadier and slower."""
     value_warmup_steps: int = Field(0, ge=0)
     """First steps that train the value model only. 1-3 keep a bad critic from steering the policy."""
     target_kl_stop: float | None = Field(None, gt=0)
     """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.1."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are scaled down to this norm, policy and value apart."""
+    """Gradients are scaled down to this norm, policy and value apart. Usual 0.5-1; lower tames rare large updates."""
 
     # ---- run
     seed: int = Field(0, ge=0, lt=2**31)
     """Sampling, data order and initialisation all follow from it."""
     prompt_cache_mb: int = Field(1024, ge=0)
-    """Memory for the base's reading of prompts that may come back in a later step (response scope)."""
+    """Memory for the base's reading of prompts that may come back in a later step (response scope). Usual: what the
+    machine can spare; with room for all prompts each is read once in the whole run."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -144,24 +149,22 @@ class PPOConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _batches_fit(self) -> Self:
+    def _fits_together(self) -> Self:
+        """Rules between keys, all told at once (each on a line of its own)."""
+        broken = []
         batch, mini = self.batch_size, self.mini_batch_size
         if mini is not None and batch % mini:
             lower, upper = batch // mini * mini, (batch // mini + 1) * mini
             way_out = f"{lower} or {upper}" if lower else f"{upper}"
-            raise ValueError(
-                f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Self:
+            broken.append(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}")
         if self.system_prompt is not None and not self.chat_template:
-            raise ValueError("system_prompt is part of a chat template; set chat_template: true, or leave it out")
+            broken.append("system_prompt is part of a chat template; set chat_template: true, or leave it out")
         if self.value_warmup_steps >= self.steps:
-            raise ValueError(
+            broken.append(
                 f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
             )
+        if broken:
+            raise ValueError("\n".join(broken))
         return self
 
     @property
@@ -176,7 +179,8 @@ TAKES = {
     "lora_target_modules": "takes `all-linear` or a list such as [q_proj, v_proj]",
     "reward": "takes a rule's name, `file.py:function` or a folder, as text; "
     "a function itself goes to PPOTrainer(config, reward=...)",
-    "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit",
+    "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
+    "a number or a date goes in quotes",
 }
 # Names that other trainers use for the same thing.
 ELSEWHERE = {
@@ -194,21 +198,20 @@ ELSEWHERE = {
 
 def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
     """One line for each wrong key, with the nearest name for a key that does not exist."""
-    problems: dict[str, str] = {}
+    problems: dict[str, str] = {}  # by key: a field with several types reports each of them, and one line is enough
     for item in error.errors():
-        key = str(item["loc"][0]) if item["loc"] else ""
+        sentence = item["msg"].removeprefix("Value error, ")
+        if not item["loc"]:  # rules between keys, a line each
+            problems |= {line: line for line in sentence.split("\n")}
+            continue
+        key = str(item["loc"][0])
         if item["type"] == "extra_forbidden":
             known = ELSEWHERE.get(key)
-            problem = f"unknown key {key!r}" + (
-                f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
-            )
+            hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
+            problem = f"unknown key {key!r}{hint}"
         elif item["type"] == "missing":
             problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"
         else:
-            sentence = item["msg"].removeprefix("Value error, ")
-            takes = TAKES.get(key, sentence)
-            problem = f"{key}: {takes} (got {item['input']!r})" if key else sentence
-        problems.setdefault(
-            key or problem, problem
-        )  # a field with several types reports each of them: one line is enough
+            problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r})"
+        problems.setdefault(key, problem)
     return list(problems.values())

@@ -90,9 +90,7 @@ def load_train_config(path: str | Path, overrides: list[str] | None = None) -> T
             )
         as_text = key in raw_text and value != "null"
         values[key] = value if as_text else _parse(value, f"override {override!r}")
-    for key in ("prompts", "eval_prompts"):
-        if isinstance(values.get(key), str):
-            values[key] = str(Path(values[key]).resolve())  # so that the run folder's copy of the config stays true
+    _make_paths_absolute(values)
     try:
         return TrainConfig(**values)
     except ConfigError as error:
@@ -111,12 +109,23 @@ def _start_paths_at(folder: Path, values: dict[Any, Any]) -> None:
             values[key] = str(folder / value)
 
 
+def _make_paths_absolute(values: dict[Any, Any]) -> None:
+    """What names something on disk is written out, so that the run folder's copy of the config stays true anywhere."""
+    for key in ("prompts", "eval_prompts", "reward", "model_name"):
+        value = values.get(key)
+        if not isinstance(value, str) or value in RULES:
+            continue
+        file, colon, function = value.rpartition(":") if key == "reward" and ".py:" in value else (value, "", "")
+        if key.endswith("prompts") or Path(file).exists():
+            values[key] = f"{Path(file).resolve()}{colon}{function}"
+
+
 def _parse(text: str, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist, for example
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
         raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None

@@ -15,6 +15,8 @@ from burnish.errors import InputError
 from burnish.models.base_model import RoleModel, ScalarModel
 from burnish.models.shared_base import SharedBase
 
+SCOPE_FILE = "burnish.json"  # what peft's own config cannot say: where the adapter acts
+
 
 def save_adapter(role: RoleModel, target: Path) -> None:
     """One role's adapter (and head). The folder appears complete or not at all."""
@@ -24,10 +26,13 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.parent / f".writing-{target.name}"
     shutil.rmtree(scratch, ignore_errors=True)
-    base.peft_model.save_pretrained(scratch, selected_adapters=[name])
+    base.peft_model.save_pretrained(scratch, selected_adapters=[name], save_embedding_layers=False)
     written = scratch / name
+    _write_json(written / SCOPE_FILE, {"adapter_scope": base.scope, "invocation": base.invocation})
     if base.scope == "response" and base.invocation:
-        _set_invocation(written / "adapter_config.json", base.invocation)
+        # Tells peft where the adapter begins to act: it searches a prompt for its last run of these tokens.
+        config = _read_json(written / "adapter_config.json")
+        _write_json(written / "adapter_config.json", config | {"alora_invocation_tokens": base.invocation})
     if isinstance(role, ScalarModel):
         role.save_head(written)
     shutil.rmtree(target, ignore_errors=True)
@@ -37,18 +42,21 @@ def save_adapter(role: RoleModel, target: Path) -> None:
 
 def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
     """Puts saved weights into an adapter of the same shape, and takes over the invocation it was trained with."""
-    file = folder / "adapter_config.json"
-    if not file.is_file():
-        raise InputError(f"{folder} holds no adapter (no adapter_config.json); has its run finished?")
+    for file in ("adapter_config.json", "adapter_model.safetensors", SCOPE_FILE):
+        if not (folder / file).is_file():
+            raise InputError(f"{folder} holds no adapter saved by burnish (no {file}); has its run finished?")
     assert base.peft_model is not None
-    saved, ours = json.loads(file.read_text(encoding="utf-8")), base.peft_model.peft_config[name]
+    saved, ours = _read_json(folder / "adapter_config.json"), base.peft_model.peft_config[name]
     for key in ("r", "lora_alpha", "layers_to_transform", "target_modules"):
-        theirs, wanted = _plain(saved[key]), _plain(getattr(ours, key))
+        theirs, wanted = _plain(saved.get(key)), _plain(getattr(ours, key))
         if theirs != wanted:
             raise InputError(f"the adapter in {folder} has {key} {theirs}, this config asks for {wanted}")
-    invocation = saved.get("alora_invocation_tokens") or []
-    if invocation and base.scope != "response":
-        raise InputError(f"the adapter in {folder} acts on responses only; set adapter_scope: response to use it")
+    scope = _read_json(folder / SCOPE_FILE)
+    if scope.get("adapter_scope") != base.scope:
+        raise InputError(
+            f"the adapter in {folder} was trained with adapter_scope: {scope.get('adapter_scope')}; set that"
+        )
+    invocation = scope.get("invocation") or []
     if base.invocation and invocation != base.invocation:
         raise InputError(f"the adapter in {folder} begins at tokens {invocation}, others here at {base.invocation}")
     base.invocation = invocation
@@ -67,8 +75,12 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, set | list) else value
 
 
-def _set_invocation(adapter_config: Path, invocation: list[int]) -> None:
-    """Tells peft where the adapter begins to act: it searches a prompt for its last run of these tokens."""
-    values = json.loads(adapter_config.read_text(encoding="utf-8"))
-    values["alora_invocation_tokens"] = invocation
-    adapter_config.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is damaged: {error}") from None
+
+
+def _write_json(file: Path, values: dict[str, Any]) -> None:
+    file.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -82,4 +83,7 @@ class ScalarModel(RoleModel):
         file = Path(folder) / "head.safetensors"
         if not file.is_file():
             raise InputError(f"{folder} has no head.safetensors; it is not the folder of a value or reward model")
-        self.head.load_state_dict(load_file(file))
+        try:
+            self.head.load_state_dict(load_file(file))
+        except (RuntimeError, SafetensorError) as error:
+            raise InputError(f"{file} does not fit this base model: {str(error).splitlines()[0]}") from None

@@ -207,8 +207,13 @@ class SharedBase:
 
 def context_length(model_config: Any) -> int:
     """Tokens that fit. A sliding window is the limit where there is one: every token must see all before it."""
-    window = getattr(model_config, "sliding_window", None) or model_config.max_position_embeddings
-    return int(min(model_config.max_position_embeddings, window))
+    text_config = model_config.get_text_config()
+    positions = getattr(text_config, "max_position_embeddings", None)
+    if positions is None:
+        raise InputError(
+            f"{text_config.model_type} is not a model of the Llama, Qwen2, Qwen3 or Mistral family; use one"
+        )
+    return int(min(positions, getattr(text_config, "sliding_window", None) or positions))
 
 
 def shared_ending(prompts: Sequence[Sequence[int]], longest: int = 8) -> list[int]:

@@ -15,6 +15,11 @@ from burnish.models.shared_base import shared_ending
 from burnish.sa_pairs import SAPairs
 from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
 
+NO_SHARED_ENDING = (
+    "The prompts share no ending, so peft cannot tell where a response-scope adapter begins: load the result with "
+    "`burnish generate`, or train with adapter_scope: sequence for an adapter that loads anywhere."
+)
+
 
 class SequenceGenerator:
     """Generates with the policy and attributes every token: state, action, log-probability, reference's too."""
@@ -55,23 +60,32 @@ class SequenceGenerator:
         """
         encoded = self.encoder.encode(prompts)
         base = self.policy.base
+        if base.scope == "sequence":
+            return
         if not self._invocation_known:
             self._loaded = bool(base.invocation)  # an adapter that was loaded brings its own
             base.invocation = base.invocation or self.encoder.header or shared_ending(encoded)
             self._invocation_known = True
+            if not base.invocation:
+                warnings.warn(NO_SHARED_ENDING, stacklevel=4)
         agreed = base.invocation
-        if base.scope == "sequence" or all(ids[len(ids) - len(agreed) :] == agreed for ids in encoded):
+        differs = [p for p, ids in zip(prompts, encoded, strict=True) if ids[len(ids) - len(agreed) :] != agreed]
+        if not differs:
             return
-        shorter = shared_ending([agreed, *encoded])
-        old, new = (self.encoder.tokenizer.decode(ids) for ids in (agreed, shorter))
+        old = self.encoder.tokenizer.decode(agreed)
         if self._loaded:
-            raise InputError(f"a loaded adapter begins to act at {old!r}, but not all of these prompts end in it")
+            raise InputError(
+                f"a loaded adapter begins to act at {old!r}, but a prompt ends differently: {differs[0][-40:]!r}; "
+                "end every prompt in it"
+            )
+        base.invocation = shared_ending([agreed, *encoded])
+        new = self.encoder.tokenizer.decode(base.invocation)
+        now = f"from now on the adapters begin to act at {new!r}" if new else NO_SHARED_ENDING
         warnings.warn(
-            f"not all of these prompts end in {old!r}; from now on the adapters begin to act at {new!r}. Call "
-            "trainer.generator.agree_on_invocation(all_prompts) before the first step to fix it for the whole run",
-            stacklevel=3,
+            f"not all of these prompts end in {old!r}: {now} (trainer.generator.agree_on_invocation(all_prompts) "
+            "before the first step fixes it for the whole run)",
+            stacklevel=4,
         )
-        base.invocation = shorter
 
     def decode(self, pairs: SAPairs) -> list[str]:
         """The responses as text, without special tokens."""

@@ -18,13 +18,13 @@ from burnish.experience_buffer import ExperienceBuffer
 from burnish.maths import linear_decay
 from burnish.metrics import step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
-from burnish.models.adapter_files import save_adapter
 from burnish.ppo_trainer.generator import SequenceGenerator
 from burnish.ppo_trainer.model_trainer import ModelTrainer
 from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction
 from burnish.ppo_trainer.value_adder import ValueAdder
 from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
 from burnish.rewards import resolve_reward
+from burnish.runs import Run
 from burnish.sa_pairs import SAPairs
 
 
@@ -156,9 +156,10 @@ class PPOTrainer:
         return [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
 
     def save(self, folder: str | Path) -> None:
-        """Writes the tuned policy as an adapter that peft loads, and the value model beside it."""
-        for role in (self.policy, self.value_model):
-            save_adapter(role, Path(folder) / str(role.adapter))
+        """Writes config and adapters as a run does: peft loads adapters/policy, `burnish generate` the folder."""
+        run = Run(Path(folder)).begin(self.config)
+        run.save_adapter(self.value_model)
+        run.save_adapter(self.policy)
 
     def memory_report(self) -> list[tuple[str, float, str]]:
         """Role, megabytes, what they are: the memory that is known before the first step."""

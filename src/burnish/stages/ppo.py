@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.config import PPOConfig
 from burnish.evaluation import Evaluation, evaluate
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
+from burnish.ppo_trainer.generator import NO_SHARED_ENDING
 from burnish.ppo_trainer.reward_computer import RewardFunction
 from burnish.rewards import resolve_reward
 from burnish.runs import Run
@@ -41,17 +43,19 @@ def run_ppo(
     console: Console,
     samples_per_step: int = 2,
 ) -> Run:
-    """Trains, and leaves a run folder behind. All input is checked before the folder is made and the weights loaded."""
+    """Trains, and leaves a run folder behind. All input is checked before the folder is made."""
     started = time.perf_counter()
     reward = resolve_reward(config.reward)
     if not isinstance(reward, str):
         _try_out(reward, prompts.train)
+    run = Run.new(run_dir, run_name)
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, [*prompts.train, *prompts.held_out])
-    run = Run.create(run_dir, run_name, config)
-    with terminal.busy(console, terminal.loading(config)):
         trainer = PPOTrainer(config, None if isinstance(reward, str) else reward)
-        trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
+        with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
+            warnings.simplefilter("ignore", UserWarning)
+            trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
+    run.begin(config)
     _announce(console, trainer, prompts, run)
 
     before = _measure(console, trainer, prompts, "before")
@@ -67,8 +71,7 @@ def run_ppo(
         try:
             trainer.train(prompts.train, on_step)
         finally:  # what was learned is kept, whatever ended the training
-            run.save_adapter(trainer.value_model)
-            run.save_adapter(trainer.policy)
+            trainer.save(run.folder)
         trainer.clock.on_phase = None
     after = _measure(console, trainer, prompts, "after")
 
@@ -102,11 +105,7 @@ def _announce(console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run)
     if trainer.base.tokenizer.pad_token_id is None:
         console.print("The tokenizer has no pad token; none is needed: padding is masked by length.", highlight=False)
     if config.adapter_scope == "response" and not trainer.base.invocation:
-        console.print(
-            "The prompts share no ending, so peft cannot tell where a response-scope adapter begins: load the result "
-            "with `burnish generate`, or train with adapter_scope: sequence for an adapter that loads anywhere.",
-            highlight=False,
-        )
+        console.print(NO_SHARED_ENDING, highlight=False)
 
 
 def _measure(console: Console, trainer: PPOTrainer, prompts: Prompts, when: str) -> Evaluation | None:
