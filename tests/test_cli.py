@@ -145,13 +145,23 @@ def test_main_py_is_the_demo():
 def test_interrupting_keeps_what_was_learned(workplace):
     command = [*BURNISH, "train", "config.yaml", "run_name=stopped", "steps=100000"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, cwd=workplace, env=env, stderr=subprocess.PIPE, text=True) as process:
+    process = subprocess.Popen(
+        command,
+        cwd=workplace,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    try:
         folder = workplace / "runs" / "stopped"
         deadline = time.monotonic() + 120
         while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.2)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors
