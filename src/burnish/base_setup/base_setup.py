@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import huggingface_hub.constants
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -89,7 +90,7 @@ def hub_answers() -> bool:
         return False
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True  # behind a proxy only the client itself can tell
-    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    address = urlsplit(huggingface_hub.constants.ENDPOINT)
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
         with socket.create_connection((address.hostname or "", port), timeout=5):
