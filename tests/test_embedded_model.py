@@ -6,8 +6,9 @@ import pytest
 import torch
 from rich.console import Console
 
+from burnish.data import Prompts
 from burnish.demo import demo_task
-from burnish.stages.ppo import Prompts, run_ppo
+from burnish.stages.ppo import run_ppo
 
 pytestmark = pytest.mark.real_model
 

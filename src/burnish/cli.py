@@ -53,14 +53,13 @@ def demo(
     """PPO on a real 135M model with bundled prompts: progress, before against after, samples, the adapter."""
     with _starting():
         from burnish.demo import demo_task
-        from burnish.stages.ppo import Prompts, run_ppo
+        from burnish.stages.ppo import run_ppo
 
     overrides: dict[str, object] = {"seed": seed}
     if steps is not None:
         overrides["steps"] = steps
     chosen = demo_task(task, **overrides)
-    prompts = Prompts(chosen.prompts.train, chosen.prompts.held_out, chosen.prompts.references)
-    run_ppo(chosen.config, prompts, run_dir, run_name=None, console=console)
+    run_ppo(chosen.config, chosen.prompts, run_dir, run_name=None, console=console)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})
@@ -70,7 +69,7 @@ def train(
 ) -> None:
     """PPO on your prompts with your reward. Example: `burnish train configs/tldr.yaml steps=20 kl_coef=0.05`"""
     from burnish.config import load_train_config
-    from burnish.data import load_prompts, split_prompts
+    from burnish.data import Prompts, load_prompts, split_prompts
     from burnish.errors import InputError
 
     settings = load_train_config(config, overrides)
@@ -89,7 +88,7 @@ def train(
         prompts, held_out = split_prompts(prompts, settings.num_eval_prompts, settings.seed)
 
     with _starting():  # slow to import, so only once everything above is in order
-        from burnish.stages.ppo import Prompts, run_ppo
+        from burnish.stages.ppo import run_ppo
 
     run_ppo(
         settings,

@@ -15,6 +15,15 @@ from burnish.errors import InputError, nearest
 SHOWN_ERRORS = 3
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts to train on, held-out prompts to measure on, and a human's answers to those, where there are any."""
+
+    train: list[str]
+    held_out: list[str]
+    references: list[str] | None = None
+
+
 class FilePrompt(str):
     """A prompt that knows where it came from (file:line), so that an error found later can say it."""
 
@@ -76,11 +85,19 @@ def _prompt_in(line: str, field: str) -> str:
     prompt = row[field]
     if not isinstance(prompt, str):
         raise InputError(f"{field!r} is of type {type(prompt).__name__}, not text")
-    if any("\ud800" <= c <= "\udfff" for c in prompt):
-        raise InputError(f"{field!r} holds half of a character (a lone surrogate such as \\ud83d); cut it elsewhere")
-    if not prompt.strip():
-        raise InputError(f"{field!r} is empty; a model needs at least one word to go on from")
+    problem = problem_with(prompt)
+    if problem:
+        raise InputError(f"{field!r} {problem}")
     return prompt
+
+
+def problem_with(prompt: str) -> str | None:
+    """Why no model could read this text, or None."""
+    if not prompt.strip():
+        return "is empty; a model needs at least one word to go on from"
+    if any("\ud800" <= c <= "\udfff" for c in prompt):
+        return "holds half of a character (a lone surrogate such as \\ud83d); cut it elsewhere"
+    return None
 
 
 def split_prompts(prompts: Sequence[str], num_eval: int, seed: int) -> tuple[list[str], list[str]]:
@@ -98,31 +115,22 @@ def split_prompts(prompts: Sequence[str], num_eval: int, seed: int) -> tuple[lis
 # ---------------------------------------------------------------------------------------------------- bundled texts
 
 
-@dataclass(frozen=True)
-class BundledTask:
-    """Prompts of a demo task, and a human's answers to the held-out ones where there are any."""
-
-    train: list[str]
-    held_out: list[str]
-    references: list[str] | None
-
-
-def bundled_tldr() -> BundledTask:
+def bundled_tldr() -> Prompts:
     """Posts written for burnish, in the form that the TL;DR task is known by, with their authors' summaries."""
     posts = _bundled("tldr.jsonl")
     split = {name: [p for p in posts if p["split"] == name] for name in ("train", "held_out")}
-    return BundledTask(
+    return Prompts(
         [tldr_prompt(p) for p in split["train"]],
         [tldr_prompt(p) for p in split["held_out"]],
         [p["tldr"] for p in split["held_out"]],
     )
 
 
-def bundled_sentiment() -> BundledTask:
+def bundled_sentiment() -> Prompts:
     """Openings written for burnish, to be continued."""
     openings = _bundled("openings.jsonl")
     split = {name: [o["prompt"] for o in openings if o["split"] == name] for name in ("train", "held_out")}
-    return BundledTask(split["train"], split["held_out"], None)
+    return Prompts(split["train"], split["held_out"])
 
 
 def tldr_prompt(post: dict[str, str]) -> str:

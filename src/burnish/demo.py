@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from burnish.base_setup import EMBEDDED_NAME
 from burnish.config import PPOConfig
-from burnish.data import BundledTask, bundled_sentiment, bundled_tldr
+from burnish.data import Prompts, bundled_sentiment, bundled_tldr
 from burnish.errors import InputError, nearest
 
 
@@ -15,7 +15,7 @@ class DemoTask:
     """A config and the bundled prompts that go with it."""
 
     config: PPOConfig
-    prompts: BundledTask
+    prompts: Prompts
 
 
 def demo_task(name: str, **overrides: object) -> DemoTask:

@@ -43,9 +43,7 @@ class BaseSetup:
                 "set eos_token in its tokenizer or generation config"
             )
         self._lora = lora_config(config, self.base.decoder)  # read off the bare layers, before anything is grafted
-        self.encoder = PromptEncoder(
-            tokenizer, context_length(model.config), config.max_new_tokens, config.chat_template, config.system_prompt
-        )
+        self.encoder = _encoder(config, tokenizer, model.config)
 
     def add_adapter(self, name: str) -> None:
         """A fresh adapter of the configured shape."""
@@ -65,8 +63,12 @@ def check_prompts(config: PPOConfig, prompts: Sequence[str]) -> None:
     """Refuses prompts that the model could not read, before its weights are loaded."""
     tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
     model_config = _from_pretrained(AutoConfig, config.model_name)
+    _encoder(config, tokenizer, model_config).encode(prompts)
+
+
+def _encoder(config: PPOConfig, tokenizer: Any, model_config: Any) -> PromptEncoder:
     context = context_length(model_config)
-    PromptEncoder(tokenizer, context, config.max_new_tokens, config.chat_template, config.system_prompt).encode(prompts)
+    return PromptEncoder(tokenizer, context, config.max_new_tokens, config.chat_template, config.system_prompt)
 
 
 def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from burnish.data import problem_with
 from burnish.errors import InputError
 
 
@@ -32,10 +33,9 @@ class PromptEncoder:
             if not isinstance(prompt, str):
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
             where = getattr(prompt, "source", f"prompt {number}")
-            if not prompt.strip():
-                raise InputError(f"{where} is empty; a model needs at least one word to go on from")
-            if any("\ud800" <= c <= "\udfff" for c in prompt):
-                raise InputError(f"{where} holds half of a character (a lone surrogate); it is not valid text")
+            problem = problem_with(prompt)
+            if problem:
+                raise InputError(f"{where} {problem}")
             ids = self._tokens_of(prompt)
             if len(ids) > self.max_prompt_tokens:
                 raise InputError(

@@ -16,7 +16,7 @@ from burnish.maths import masked_mean, policy_ratio
 from burnish.models import PolicyModel, ValueModel
 from burnish.models.base_model import RoleModel
 from burnish.reward_kl import Rows
-from burnish.sa_pairs import SAPairs
+from burnish.sa_pairs import SAPairs, as_sa_pairs
 from burnish.training import LossOfPairs, PolicyLoss, Statistics, ValueLoss, accumulate_gradients
 
 # How far ratios may be from 1 on average before anything is learned: rounding, by the base's number format. A single
@@ -109,11 +109,9 @@ class ModelTrainer:
 
     def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
         """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""
-        given = sa_pairs if isinstance(sa_pairs, ExperienceBuffer) else ExperienceBuffer()
-        if not isinstance(sa_pairs, ExperienceBuffer):
-            given.store(sa_pairs)
+        tables = sa_pairs.tables if isinstance(sa_pairs, ExperienceBuffer) else [as_sa_pairs(sa_pairs)]
         buffer = ExperienceBuffer()
-        for table in given.tables:
+        for table in tables:
             buffer.store(self.policy.adopt(table))
         return buffer
 

@@ -6,7 +6,6 @@ import resource
 import sys
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from burnish import terminal
 from burnish.base_setup.base_setup import check_prompts
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.config import PPOConfig
+from burnish.data import Prompts
 from burnish.evaluation import Evaluation, evaluate
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.generator import NO_SHARED_ENDING
@@ -24,15 +24,6 @@ from burnish.rewards import resolve_reward
 from burnish.runs import Run
 
 SHOWN_SAMPLES = 4
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """Prompts to train on, held-out prompts to measure on, and a human's answers to those, where there are any."""
-
-    train: list[str]
-    held_out: list[str]
-    references: list[str] | None = None
 
 
 def run_ppo(
