@@ -8,11 +8,10 @@ true KL between two distributions over one set, and the head needs only the kept
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from burnish.errors import DivergedError
 from burnish.maths import entropy
@@ -74,8 +73,35 @@ class Sampler:
         return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
 
 
-def _whole_vocabulary(hidden: Tensor, head: Tensor, action: Tensor, temperature: float) -> Tensor:
-    return ((hidden @ head.T).float() / temperature).log_softmax(-1).gather(1, action[:, None]).squeeze(1)
+class _WholeVocabulary(torch.autograd.Function):
+    """log softmax(hidden @ head.T / temperature) at the actions, in chunks.
+
+    The gradient of a row is known as soon as its softmax is: W[action] - sum_v p_v W[v]. So the forward pass computes
+    both while a chunk's logits are at hand, nothing of size [N, V] survives it, and nothing is computed twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, temperature: float) -> Tensor:  # type: ignore[override]
+        wants_gradient = ctx.needs_input_grad[0]
+        logprobs, gradients = [], []
+        for h, a in zip(hidden.split(LOGITS_CHUNK), action.split(LOGITS_CHUNK), strict=True):
+            z = (h @ head.T).float().div_(temperature)  # [n, V]
+            highest = z.amax(-1, keepdim=True)
+            chosen = z.gather(1, a[:, None]) - highest
+            z.sub_(highest).exp_()
+            total = z.sum(-1, keepdim=True)
+            logprobs.append((chosen - total.log()).squeeze(1))
+            if wants_gradient:
+                expected = (z.to(head.dtype) @ head).float() / total  # [n, H]
+                gradients.append((head[a].float() - expected) / temperature)
+        if wants_gradient:
+            ctx.save_for_backward(torch.cat(gradients).to(hidden.dtype))
+        return torch.cat(logprobs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        (gradient,) = ctx.saved_tensors
+        return grad[:, None].to(gradient.dtype) * gradient, None, None, None
 
 
 def selected_logprobs(
@@ -85,14 +111,8 @@ def selected_logprobs(
 
     hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N]. No [N, V] tensor is ever kept.
     """
-    if kept is None and hidden.dtype != torch.float32:  # linear_cross_entropy would round the result to bfloat16 too
-        chunks = zip(hidden.split(LOGITS_CHUNK), action.split(LOGITS_CHUNK), strict=True)
-        return torch.cat(
-            [checkpoint(_whole_vocabulary, h, head, a, temperature, use_reentrant=False) for h, a in chunks]
-        )
     if kept is None:
-        options = torch.nn.LinearCrossEntropyOptions()
-        return -F.linear_cross_entropy(hidden / temperature, head, action, reduction="none", options=options).float()
+        return _WholeVocabulary.apply(hidden, head, action, temperature)
     if kept.shape[1] <= MAX_GATHERED_ROWS:
         kept = kept.long()
         z = (head[kept.clamp(min=0)] @ hidden[:, :, None]).squeeze(2)  # [N, k]

@@ -1,0 +1,51 @@
+"""burnish, doing what it is told on standard input; prints one JSON line. The counterpart of trl_side.py."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from burnish import PPOConfig, PPOTrainer
+from burnish.base_setup import EMBEDDED_NAME
+from burnish.evaluation import evaluate
+from burnish.models.shared_base import SharedBase
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    config = PPOConfig(
+        model_name=EMBEDDED_NAME,
+        seed=job["seed"],
+        steps=job["steps"],
+        batch_size=job["batch_size"],
+        epochs=job["epochs"],
+        max_new_tokens=job["max_new_tokens"],
+        kl_coef=job["kl_coef"],
+        reward=job["reward"],
+        **job["settings"],
+    )
+    trainer = PPOTrainer(config)
+    if job["ignore_stop_tokens"]:  # TRL samples every response to its full length; so do we then
+        SharedBase.stop_ids = property(lambda _: [])  # type: ignore[assignment,method-assign]
+    seconds: list[float] = []
+    phases: list[dict[str, float]] = []
+    rewards: list[float] = []
+    for step in range(config.steps):
+        start = time.perf_counter()
+        results: dict[str, Any] = trainer.ppo_step(trainer.prompts_of_step(job["prompts"], step))
+        seconds.append(time.perf_counter() - start)
+        phases.append({k: v for k, v in results.items() if k.startswith("seconds_")})
+        if job.get("held_out"):
+            rewards.append(evaluate(trainer, job["held_out"]).table()["reward"][0])
+            print(f"step {step + 1}: {sum(seconds):.0f} s, {rewards[-1]:.3f}", file=sys.stderr)
+            if rewards[-1] >= job["goal"]:
+                break
+    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(json.dumps({"seconds": seconds, "rewards": rewards, "peak_gb": peak_gb, "phases": phases}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""What every benchmark runs on: the embedded model, bundled text cut to wanted lengths, and a place for results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from burnish.base_setup.embedded import embedded_model_folder
+from burnish.data import bundled_tldr
+
+RESULTS = Path(__file__).parent / "results"
+LENGTHS = {"short": (16, 64), "tldr": (200, 400)}  # prompt tokens, drawn evenly
+
+
+def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -> list[str]:
+    """Prompts of bundled text, each cut at a word so that it has no more tokens than its drawn length."""
+    low, high = LENGTHS[shape] if isinstance(shape, str) else shape
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
+    draw = random.Random(seed)
+    words = " ".join(bundled_tldr().train).split(" ")
+    prompts = []
+    for number in range(count):
+        # Lengths evenly spread, order shuffled by the caller's seed: every batch has the same mean length.
+        length = round(low + (high - low) * (number % 16 + 0.5) / 16) if high > low else low
+        start = draw.randrange(len(words) - high - 1)
+        text = " ".join(words[start : start + high])
+        while len(ids := tokenizer(text, add_special_tokens=False)["input_ids"]) > length:
+            text = text.rsplit(" ", max(1, (len(ids) - length) // 2))[0]
+        prompts.append(text)
+    return prompts
+
+
+def matmul_rate(seconds: float = 1.0, size: int = 2048) -> float:
+    """GFLOP/s of this machine in fp32 matrix products, at a size where nothing else matters."""
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    (a @ b).sum()
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        a @ b
+        count += 1
+    return 2 * size**3 * count / (time.perf_counter() - start) / 1e9
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    memory = next((line.split()[1] for line in open("/proc/meminfo") if line.startswith("MemTotal")), "0")
+    return {
+        "cores": torch.get_num_threads(),
+        "cpu": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+        "memory_gib": round(int(memory) / 2**20),
+        "torch": torch.__version__,
+        "matmul_gflops": round(matmul_rate()),
+    }
+
+
+def write_results(name: str, results: dict[str, Any]) -> None:
+    """Keeps the results where docs/performance.md takes them from, and prints them as the last line."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
+    print(json.dumps(results.get("summary", results)))
