@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tiny import PROMPTS, tiny_trainer
 
 RECORDED = Path(__file__).with_name("recorded_losses.json")
@@ -19,7 +20,7 @@ SETTINGS = {
         "top_p": 0.9 if sampling == "kept" else 1.0,
         "temperature": 0.8,
         "mini_batch_size": 4,
-        "micro_batch_tokens": 48,
+        "micro_batch_size": 2,
     }
     for scope in ("response", "sequence")
     for layers in ("all", 1)

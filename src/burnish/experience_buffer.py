@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -11,6 +13,31 @@ from burnish.errors import InputError
 from burnish.maths import masked_mean, masked_var
 from burnish.reward_kl import Rows
 from burnish.sa_pairs import SAPairs, as_sa_pairs
+
+
+@dataclass(frozen=True)
+class MiniBatch(Sequence[SAPairs]):
+    """The sequences of one optimizer step, as micro-batches. Each is cut out of its table when it is asked for."""
+
+    parts: list[tuple[SAPairs, Tensor]]
+    """Table and rows of every micro-batch."""
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(int(table.mask[rows].sum()) for table, rows in self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    @overload
+    def __getitem__(self, index: int) -> SAPairs: ...
+    @overload
+    def __getitem__(self, index: slice) -> MiniBatch: ...
+    def __getitem__(self, index: int | slice) -> SAPairs | MiniBatch:
+        if isinstance(index, slice):
+            return MiniBatch(self.parts[index])
+        table, rows = self.parts[index]
+        return table.select(rows)
 
 
 class ExperienceBuffer:
@@ -51,17 +78,19 @@ class ExperienceBuffer:
         max_tokens: int,
         micro_batch_size: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> Iterator[list[SAPairs]]:
-        """One epoch: each mini-batch as a list of micro-batches, every sequence once, in a fresh random order."""
+    ) -> Iterator[MiniBatch]:
+        """One epoch: each mini-batch in micro-batches, every sequence once, in a fresh random order."""
         if not self.tables:
             raise InputError("the experience buffer is empty; store a rollout first")
         order = torch.randperm(len(self), generator=generator)
         for chosen in order.split(mini_batch_size or len(self)):
-            yield [
-                pairs
-                for table, rows in self._by_table(chosen)
-                for pairs in _micro(table, rows, max_tokens, micro_batch_size)
-            ]
+            yield MiniBatch(
+                [
+                    (table, part)
+                    for table, rows in self._by_table(chosen)
+                    for part in _micro(table, rows, max_tokens, micro_batch_size)
+                ]
+            )
 
     def _by_table(self, sequences: Tensor) -> Iterator[tuple[SAPairs, Tensor]]:
         first = 0
@@ -73,7 +102,7 @@ class ExperienceBuffer:
             first += size
 
 
-def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None) -> Iterator[SAPairs]:
+def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None) -> Iterator[Tensor]:
     """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence)."""
     prompt, response = (part.cpu()[rows] for part in suffix_lengths(table))  # [n] each
     order = (prompt + response).argsort(stable=True)
@@ -84,7 +113,7 @@ def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int 
         grown = widest if end == len(rows) else (max(widest[0], parts[end][0]), max(widest[1], parts[end][1]))
         too_large = (end + 1 - start) * sum(grown) > max_tokens
         if end == len(rows) or too_large or end - start == micro_batch_size:
-            yield table.select(rows[start:end])
+            yield rows[start:end]
             start, grown = end, parts[end] if end < len(rows) else grown
         widest = grown
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from burnish.experience_buffer import MiniBatch
 from burnish.maths import approx_kl, policy_ratio, ppo_clip_loss, value_mse_loss
 from burnish.sa_pairs import SAPairs
 
@@ -59,11 +60,11 @@ class ValueLoss:
 LossOfPairs = Callable[[SAPairs], tuple[Tensor, Statistics]]
 
 
-def accumulate_gradients(micro_batches: list[SAPairs], loss_of: LossOfPairs) -> tuple[Statistics, int]:
+def accumulate_gradients(mini_batch: MiniBatch, loss_of: LossOfPairs) -> tuple[Statistics, int]:
     """Backpropagates a mini-batch piece by piece. Every piece is divided by the tokens of the whole mini-batch."""
-    num_tokens = sum(len(pairs) for pairs in micro_batches)
+    num_tokens = mini_batch.num_tokens
     totals: Statistics = {}
-    for pairs in micro_batches:
+    for pairs in mini_batch:
         loss, statistics = loss_of(pairs)
         (loss / num_tokens).backward()
         for name, value in statistics.items():

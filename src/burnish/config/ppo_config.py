@@ -99,9 +99,11 @@ class PPOConfig(BaseModel):
     """Responses per optimizer step; must divide batch_size. Usual: batch_size, or a part of it down to an eighth.
     Smaller: more and noisier updates per rollout. Unset: the whole rollout."""
     micro_batch_size: int | None = Field(None, ge=1)
-    """Most responses in one forward and backward pass. Changes memory and speed, never the result."""
-    micro_batch_tokens: int = Field(1024, ge=1)
-    """Most tokens (padding included) in one forward and backward pass. Changes memory and speed, never the result."""
+    """Most responses in one forward and backward pass. Unset: as many as activation_mb allows. Changes memory and
+    speed, never the result."""
+    activation_mb: int = Field(512, ge=1)
+    """Memory for what one training pass keeps until its gradients are computed; the micro-batch is chosen from it.
+    Usual: 256-4096. Changes memory and speed, never the result."""
     learning_rate: float = Field(1e-5, gt=0)
     """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 1e-3."""
     value_learning_rate: float = Field(1e-4, gt=0)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from burnish.models.base_model import LanguageModel
+from burnish.models.fast_linear import times_weight
 from burnish.models.key_values import GrowingCache
 from burnish.models.sampling import Sampled, Sampler
 from burnish.models.shared_context import SharedContext
@@ -72,7 +73,7 @@ class PolicyModel(LanguageModel):
             trunk = base.run_layers(base.embed(inputs), key_mask, cache, range(base.trunk_depth))
             hidden = base.run_layers(trunk, key_mask, cache, range(base.trunk_depth, base.num_layers))
             cache.advance(inputs.shape[1])
-            sampled = sampler(base.norm(hidden[:, -1]) @ base.head.T, generator)
+            sampled = sampler(times_weight(base.norm(hidden[:, -1]), base.head), generator)
             tape.write(t, rows[alive], alive, trunk, sampled)
             stopped = torch.isin(sampled.action, stop_ids)
             tape.finished[rows[alive & stopped]] = True

@@ -16,7 +16,8 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from burnish.errors import InputError
-from burnish.models import attention
+from burnish.memory import keep_freed_memory
+from burnish.models import attention, fast_linear
 from burnish.models.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
 from burnish.models.shared_context import SharedContext, causal_mask, positions_of
 
@@ -47,6 +48,8 @@ class SharedBase:
         self._tuner_layers: list[BaseTunerLayer] = []
         self._role: str | None = None
         self._adopt_layers()
+        if self.device.type == "cpu":
+            keep_freed_memory()
 
     # ---------------------------------------------------------------------------------------------- properties
 
@@ -80,6 +83,8 @@ class SharedBase:
             self.peft_model.add_adapter(name, lora)
         self.peft_model.eval()
         self._tuner_layers = [m for m in self.model.modules() if isinstance(m, BaseTunerLayer)]
+        for layer in self._tuner_layers:
+            fast_linear.adopt(layer)
         self._role = "a role nobody has"  # grafting activates adapters behind our back
         layers = lora.layers_to_transform
         lowest = 0 if layers is None else min(layers) if isinstance(layers, list) else int(layers)
@@ -162,6 +167,24 @@ class SharedBase:
         trunk = self.run_layers(self.embed(context.suffix_ids), context.key_mask, cache, range(self.trunk_depth))
         return SharedContext(prompt_ids, prompt_mask, response, start, context.prefix.clone(), trunk)
 
+    def activation_bytes(self, prefix_tokens: float, kept_tokens: int) -> int:
+        """What a training pass keeps of each token until its gradient is computed.
+
+        Per adapted layer: two residual streams and two normed ones, the queries and the attention's result (each as
+        computed and as laid out for the next product), keys and values, and four tensors of the feed-forward part;
+        keys and values of `prefix_tokens` that are read beside it; and the head's rows of its kept set.
+        """
+        config = self.model.config
+        key_heads, _, head_dim = self._key_shape(0)
+        per_layer = (
+            4 * config.hidden_size
+            + 4 * config.num_attention_heads * head_dim
+            + 2 * key_heads * head_dim * (1 + prefix_tokens)
+            + 4 * config.intermediate_size
+        )
+        numbers = per_layer * (self.num_layers - self.trunk_depth) + kept_tokens * config.hidden_size
+        return int(numbers * self.head.element_size())
+
     def _key_shape(self, width: int) -> tuple[int, int, int]:
         config = self.model.config
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -192,6 +215,8 @@ class SharedBase:
         ids = torch.arange(1, 9, device=self.device)[None] % self.head.shape[0]
         theirs = self.model(input_ids=ids, use_cache=False).logits.float()
         self.model.set_attn_implementation(attention.NAME)
+        for module in self.decoder.layers.modules():
+            fast_linear.adopt(module)
         try:
             hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
             ours = (self.norm(hidden) @ self.head.T).float()

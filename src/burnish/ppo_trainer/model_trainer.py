@@ -91,12 +91,13 @@ class ModelTrainer:
         """Epochs of mini-batches, ended before an update that would start beyond the target KL. Gives mean metrics."""
         config = self.config
         history: list[dict[str, float]] = []
+        max_tokens = self._tokens_in_a_pass(buffer)
         for _ in range(config.epochs):
-            for micro_batches in buffer.mini_batches(
-                config.mini_batch_size, config.micro_batch_tokens, config.micro_batch_size, self._order
+            for mini_batch in buffer.mini_batches(
+                config.mini_batch_size, max_tokens, config.micro_batch_size, self._order
             ):
                 optimizer.zero_grad()
-                totals, num_tokens = accumulate_gradients(micro_batches, loss_of)
+                totals, num_tokens = accumulate_gradients(mini_batch, loss_of)
                 statistics = {name: float(total) / num_tokens for name, total in totals.items()}
                 norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm))
                 _check_finite(statistics, norm, str(model.adapter))
@@ -106,6 +107,13 @@ class ModelTrainer:
                 optimizer.step()
                 model.num_updates += 1
         return _means(history)
+
+    def _tokens_in_a_pass(self, buffer: ExperienceBuffer) -> int:
+        """How many tokens a micro-batch may have for its activations to stay within config.activation_mb."""
+        contexts = [table.context for table in buffer.tables if table.context is not None]
+        prefix = max(context.prefix_tokens_per_suffix_token for context in contexts)
+        per_token = self.policy.base.activation_bytes(prefix, self.config.top_k)
+        return max(1, self.config.activation_mb * 2**20 // per_token)
 
     def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
         """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -17,6 +15,7 @@ from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.config import PPOConfig
 from burnish.data import Prompts
 from burnish.evaluation import Evaluation, evaluate
+from burnish.memory import peak_bytes
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.generator import NO_SHARED_ENDING
 from burnish.ppo_trainer.reward_computer import RewardFunction
@@ -66,7 +65,7 @@ def run_ppo(
         trainer.clock.on_phase = None
     after = _measure(console, trainer, prompts, "after")
 
-    seconds, peak_gb = round(time.perf_counter() - started), peak_memory_gb()
+    seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
     if before is not None and after is not None:
         cost = {"seconds": seconds, "peak_memory_gb": round(peak_gb, 2)}
         run.write_result({"before": before.as_dict(), "after": after.as_dict(), **cost})
@@ -117,12 +116,6 @@ def _compare(console: Console, before: Evaluation, after: Evaluation) -> None:
         f"({mean - half:.3f} to {mean + half:.3f}).",
         highlight=False,
     )
-
-
-def peak_memory_gb() -> float:
-    """The most memory that this process has held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:
