@@ -7,6 +7,7 @@ checkpointing, which would make it slower. The reward is burnish's rule, handed 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import sys
@@ -27,7 +28,7 @@ from burnish.rewards import resolve_reward
 
 
 class RuleAsModule(torch.nn.Module):
-    """TRL asks a reward model's backbone for hidden states and its `score` for numbers: here each state is the score."""
+    """TRL asks a reward model for hidden states and for a `score` of them: here every state is the score."""
 
     base_model_prefix = "backbone"
 
@@ -130,10 +131,8 @@ def main() -> None:
             peft_config=LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
             callbacks=[clock],
         )
-        try:
+        with contextlib.suppress(StopIteration):
             trainer.train()
-        except StopIteration:
-            pass
     print(
         json.dumps(
             {

@@ -50,7 +50,8 @@ def matmul_rate(seconds: float = 1.0, size: int = 2048) -> float:
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    memory = next((line.split()[1] for line in open("/proc/meminfo") if line.startswith("MemTotal")), "0")
+    meminfo = Path("/proc/meminfo").read_text().splitlines()
+    memory = next((line.split()[1] for line in meminfo if line.startswith("MemTotal")), "0")
     return {
         "cores": torch.get_num_threads(),
         "cpu": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",

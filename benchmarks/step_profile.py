@@ -1,0 +1,124 @@
+"""Where a PPO step's time goes, and how much of the machine it uses.
+
+    python benchmarks/step_profile.py                    # the demo's step, and the same with adapters on all layers
+
+For every part: its seconds, the arithmetic that it needs (arithmetic.py) and the rate that makes, as a share of the
+rate that this machine reaches in large fp32 matrix products between the steps of the same run. A further step under
+torch's profiler tells how much of the time is spent in matrix products and attention at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
+
+from arithmetic import Arithmetic
+from burnish import PPOTrainer
+from burnish.demo import demo_task
+from workload import machine, matmul_rate, write_results
+
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
+
+
+class Stopwatch:
+    """Adds up the seconds of methods; time inside a nested one belongs to the nested one alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inner = [0.0]
+
+    def on(self, owner: Any, method: str, part: str) -> None:
+        original: Callable[..., Any] = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            start = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                whole = time.perf_counter() - start
+                self.seconds[part] = self.seconds.get(part, 0.0) + whole - self._inner.pop()
+                self._inner[-1] += whole
+
+        setattr(owner, method, timed)
+
+
+def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The median step of several on new prompts each, part by part."""
+    demo = demo_task("tldr", prompt_cache_mb=0, **settings)
+    trainer = PPOTrainer(demo.config)
+    trainer.generator.agree_on_invocation(demo.prompts.train)
+    watch = Stopwatch()
+    watch.on(trainer.base, "read_prompts", "prefill")
+    watch.on(trainer.policy, "generate", "decode")
+    watch.on(trainer.generator.extractor, "extract", "reference")
+    watch.on(trainer.value_adder, "add_values_to_sa_pairs", "value")
+    watch.on(trainer.reward_computer, "compute_rewards", "reward")
+    watch.on(trainer.model_trainer, "train_policy_model", "policy training")
+    watch.on(trainer.model_trainer, "train_value_model", "value training")
+
+    runs: list[dict[str, Any]] = []
+    for step in range(steps + 1):
+        watch.seconds = {}
+        before, rate = trainer.base.prompt_cache.num_tokens_computed, matmul_rate(0.5)
+        results = trainer.ppo_step(trainer.prompts_of_step(demo.prompts.train, step))
+        rate = (rate + matmul_rate(0.5)) / 2
+        if step == 0:
+            continue  # the first step of a process also pays for first uses
+        tokens = trainer.base.prompt_cache.num_tokens_computed - before
+        gflop = Arithmetic(trainer, results["sa_pairs"], tokens).by_part()
+        seconds = watch.seconds | {"everything else": results["seconds"] - sum(watch.seconds.values())}
+        share = sum(gflop.values()) / results["seconds"] / rate
+        runs.append({"seconds": seconds, "gflop": gflop, "rate": rate, "step": results["seconds"], "share": share})
+    run = sorted(runs, key=lambda r: r["share"])[len(runs) // 2]
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        trainer.ppo_step(trainer.prompts_of_step(demo.prompts.train, steps + 1))
+    events = profiler.key_averages()
+    total = sum(e.self_cpu_time_total for e in events)
+    products = sum(e.self_cpu_time_total for e in events if e.key.startswith(PRODUCTS))
+    return run | {
+        "settings": settings,
+        "shares_of_all_steps": [r["share"] for r in runs],
+        "time_in_products": products / total,
+        "median_share": median(r["share"] for r in runs),
+    }
+
+
+def show(name: str, run: dict[str, Any]) -> None:
+    table = Table("part", "seconds", "GFLOP", "GFLOP/s", "share of the machine's rate", title=name)
+    for part, gflop in run["gflop"].items():
+        seconds = run["seconds"].get(part, 0.0)
+        rate = gflop / seconds if seconds else 0.0
+        cells = (f"{gflop:.0f}", f"{rate:.0f}", f"{rate / run['rate']:.0%}") if gflop else ("", "", "")
+        table.add_row(part, f"{seconds:.2f}", *cells)
+    gflop = sum(run["gflop"].values())
+    table.add_section()
+    table.add_row("the step", f"{run['step']:.2f}", f"{gflop:.0f}", f"{gflop / run['step']:.0f}", f"{run['share']:.0%}")
+    Console(width=100).print(table)
+    print(f"This machine in large matrix products: {run['rate']:.0f} GFLOP/s.")
+    print(f"Time in matrix products and attention, under the profiler: {run['time_in_products']:.0%}.\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--batch-size", type=int, default=32)
+    options = parser.parse_args()
+    runs = {}
+    for name, settings in (("top third of the layers (the demo)", {}), ("all layers", {"lora_layers": "all"})):
+        runs[name] = measure({"batch_size": options.batch_size} | settings, options.steps)
+        show(name, runs[name])
+    summary = {n: {"share": round(r["share"], 3), "products": round(r["time_in_products"], 3)} for n, r in runs.items()}
+    write_results("step_profile", {"machine": machine(), "runs": runs, "summary": summary})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Linear layers the fast way: the numbers and gradients of peft's own forward pass."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import Linear as LoraLinear
+from torch import nn
+
+from burnish.models import fast_linear
+
+
+def adapted_layer(bias=False, **lora):
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Linear(12, 20, bias=bias)).requires_grad_(False).double()
+    settings = {"r": 4, "lora_alpha": 12, "target_modules": ["0"], **lora}
+    get_peft_model(layer, LoraConfig(**settings)).double()
+    wrapped = layer[0]
+    nn.init.normal_(wrapped.lora_B["default"].weight)
+    return wrapped
+
+
+def gradients(module, forward, x):
+    x = x.clone().requires_grad_()
+    y = forward(x)
+    (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)).sum().backward()
+    found = [y.detach(), x.grad, *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+    module.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("num_rows", [3, fast_linear.FEW_ROWS + 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_adapted_layer_is_pefts(num_rows, bias):
+    layer = adapted_layer(bias)
+    x = torch.randn(num_rows, 2, 12, dtype=torch.float64)
+    theirs = gradients(layer, lambda x: LoraLinear.forward(layer, x), x)
+    fast_linear.adopt(layer)
+    ours = gradients(layer, layer, x)
+    assert len(ours) == len(theirs) == 4  # result, and the gradients of x, A and B
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("num_rows", [3, fast_linear.FEW_ROWS + 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_plain_layer_is_torchs(num_rows, bias):
+    layer = nn.Linear(12, 20, bias=bias).double()
+    x = torch.randn(num_rows, 2, 12, dtype=torch.float64)
+    expected = layer(x)
+    fast_linear.adopt(layer)
+    torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("change", ["disabled", "merged", "dropout", "dora"])
+def test_anything_uncommon_is_left_to_peft(change):
+    layer = adapted_layer(lora_dropout=0.5, use_dora=change == "dora").eval()
+    if change == "disabled":
+        layer.enable_adapters(False)
+    elif change == "merged":
+        layer.merge()
+    elif change == "dropout":
+        layer.train()
+    x = torch.randn(5, 12, dtype=torch.float64)
+    torch.manual_seed(1)
+    expected = LoraLinear.forward(layer, x)
+    fast_linear.adopt(layer)
+    torch.manual_seed(1)
+    torch.testing.assert_close(layer(x), expected)
