@@ -31,9 +31,9 @@ def grouped_attention(
     b, heads, q, d = query.shape
     key_heads = key.shape[1]
     groups = heads // key_heads
-    query = query.reshape(b, key_heads, groups * q, d)
-    if attention_mask is not None and groups > 1:
-        attention_mask = attention_mask.repeat(1, 1, groups, 1)  # [., 1, groups * Q, S]
+    query = query.reshape(b, key_heads, groups * q, d).contiguous()  # torch's fast kernel wants adjacent numbers
+    if attention_mask is not None and groups > 1:  # [., 1, groups * Q, S]; for one query a view will do
+        attention_mask = attention_mask.expand(-1, -1, groups, -1) if q == 1 else attention_mask.repeat(1, 1, groups, 1)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout)
     return out.reshape(b, heads, q, d).transpose(1, 2).contiguous(), None
 
