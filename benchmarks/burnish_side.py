@@ -30,6 +30,8 @@ def main() -> None:
     trainer = PPOTrainer(config)
     if job["ignore_stop_tokens"]:  # TRL samples every response to its full length; so do we then
         SharedBase.stop_ids = property(lambda _: [])  # type: ignore[assignment,method-assign]
+    trainer.generator.agree_on_invocation(job["prompts"])
+    predicted_gb = dict(row[:2] for row in trainer.memory_report(job["prompts"]))["at its peak"] * 2**20 / 1e9
     seconds: list[float] = []
     phases: list[dict[str, float]] = []
     rewards: list[float] = []
@@ -44,7 +46,8 @@ def main() -> None:
             if rewards[-1] >= job["goal"]:
                 break
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(json.dumps({"seconds": seconds, "rewards": rewards, "peak_gb": peak_gb, "phases": phases}))
+    memory = {"peak_gb": peak_gb, "predicted_gb": predicted_gb}
+    print(json.dumps({"seconds": seconds, "rewards": rewards, "phases": phases} | memory))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,148 @@
-"""Writes docs/config.md and docs/metrics.md from the code:  python docs/make_tables.py"""
+"""Writes what the docs take from elsewhere:  python docs/make_tables.py
 
+docs/config.md and docs/metrics.md from the code; in README and docs/performance.md the tables between
+`<!-- results: NAME -->` and `<!-- end -->` from benchmarks/results/NAME.json, as the benchmarks left them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 from burnish.config.documentation import config_page
 from burnish.metrics import metrics_page
 
-PAGES = {"config.md": config_page, "metrics.md": metrics_page}
+ROOT = Path(__file__).parent.parent
+SETTINGS = {
+    "trl": "TRL 1.12.0",
+    "plain": "plain LoRA: sequence scope, all layers",
+    "response": "response scope, all layers",
+    "top_third": "response scope, top third of the layers",
+    "default": "burnish's defaults",
+}
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def measured_on(results: dict[str, Any]) -> str:
+    m = results["machine"]
+    return (
+        f"(Measured on {m['cores']} cores, {m['cpu']}, {m['memory_gib']} GiB, torch {m['torch']}; "
+        f"{m['matmul_gflops']} GFLOP/s in large fp32 products at the end of the run.)"
+    )
+
+
+def vs_trl(results: dict[str, Any]) -> str:
+    rows, trl = [], {}
+    for row in results["rows"]:
+        seconds, peak = (mean(r[key] for r in row["rounds"]) for key in ("seconds", "peak_gb"))
+        if row["setting"] == "trl":
+            trl[row["shape"]] = (seconds, peak)
+        their_seconds, their_peak = trl[row["shape"]]
+        ours = row["setting"] != "trl"
+        rows.append(
+            [
+                "16-64 tokens" if row["shape"] == "short" else "200-400 tokens",
+                SETTINGS[row["setting"]],
+                f"{seconds:.1f} s",
+                f"**{their_seconds / seconds:.1f}x**" if ours else "",
+                f"{peak:.1f} GB",
+                f"{peak / their_peak:.2f}" if ours else "",
+            ]
+        )
+    return table(["prompts", "", "a step", "faster", "peak memory", "of TRL's"], rows) + "\n\n" + measured_on(results)
+
+
+def step_profile(results: dict[str, Any]) -> str:
+    parts = []
+    for name, run in results["runs"].items():
+        rows = []
+        for part, gflop in run["gflop"].items():
+            seconds = run["seconds"].get(part, 0.0)
+            rate = gflop / seconds / run["rate"] if gflop else 0.0
+            rows.append([part, f"{seconds:.2f}", f"{gflop:.0f}" if gflop else "", f"{rate:.0%}" if gflop else ""])
+        total = sum(run["gflop"].values())
+        rows.append(["**the step**", f"{run['step']:.2f}", f"{total:.0f}", f"**{run['share']:.0%}**"])
+        parts.append(
+            f"Adapters on {name}; {run['rate']:.0f} GFLOP/s in large products, {run['time_in_products']:.0%} of the "
+            f"time in products and attention:\n\n"
+            + table(["part", "seconds", "GFLOP", "share of the machine's rate"], rows)
+        )
+    return "\n\n".join([*parts, measured_on(results)])
+
+
+def scaling(results: dict[str, Any]) -> str:
+    rows = []
+    for axis, r in results["results"].items():
+        passes = [p["prefix_passes"] + p["end_passes"] for p in r["points"]]
+        rows.append(
+            [
+                f"`{axis}`",
+                ", ".join(map(str, r["values"])),
+                ", ".join(f"{p['seconds']:.1f}" for p in r["points"]),
+                f"{r['exponent']:.2f}",
+                f"{r['last_doubling']:.2f}",
+                ", ".join(f"{p:.2f}" for p in passes),
+            ]
+        )
+    header = ["axis", "values", "seconds a step", "growth", "last doubling", "passes per prompt token"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
+def time_to_reward(results: dict[str, Any]) -> str:
+    rows = []
+    for ours, theirs in zip(results["rows"][::2], results["rows"][1::2], strict=True):
+        more = "" if theirs["reached"] else "more than "
+        rows.append(
+            [
+                str(ours["seed"]),
+                f"{ours['seconds']:.0f} s ({ours['steps']} steps)",
+                f"{more}{theirs['seconds']:.0f} s ({theirs['steps']} steps, then at {theirs['rewards'][-1]:.2f})",
+                f"{more}**{theirs['seconds'] / ours['seconds']:.1f}x**",
+            ]
+        )
+    return table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows) + "\n\n" + measured_on(results)
+
+
+def on_paper(results: dict[str, Any]) -> str:
+    columns = results["rows"]
+    keys = next(iter(columns.values()))
+    rows = [[k if "GB" in k else f"{k} (s)", *(f"{c[k]:.2f}" for c in columns.values())] for k in keys]
+    rows.append(["**a step at least (s)**", *(f"**{s:.1f}**" for s in results["summary"].values())])
+    return table(["", *columns], rows)
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, on_paper)
+}
+
+
+def with_results(page: str) -> str:
+    """The page with its tables made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        file = ROOT / "benchmarks" / "results" / f"{match[1]}.json"
+        body = TABLES[match[1]](json.loads(file.read_text())) if file.exists() else "Not measured yet."
+        return f"<!-- results: {match[1]} -->\n{body}\n<!-- end -->"
+
+    return re.sub(r"<!-- results: (\w+) -->.*?<!-- end -->", made, (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/config.md": config_page,
+    "docs/metrics.md": metrics_page,
+    "docs/performance.md": partial(with_results, "docs/performance.md"),
+    "README.md": partial(with_results, "README.md"),
+}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
-        (Path(__file__).parent / name).write_text(page(), encoding="utf-8")
+        (ROOT / name).write_text(page(), encoding="utf-8")

@@ -34,7 +34,7 @@ def test_generated_pages_are_up_to_date():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for name, page in module.PAGES.items():
-        assert (ROOT / "docs" / name).read_text() == page(), f"run: python docs/make_tables.py ({name})"
+        assert (ROOT / name).read_text() == page(), f"run: python docs/make_tables.py ({name})"
 
 
 def test_links_and_files_named_in_the_docs_exist():

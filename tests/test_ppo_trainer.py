@@ -122,9 +122,18 @@ def test_gae_value_target_is_advantage_plus_value():
 
 def test_memory_report_has_a_line_per_role():
     roles = {role: mb for role, mb, _ in tiny_trainer().memory_report()}
-    assert set(roles) == {"base", "policy", "value", "reward", "prompts"}
+    assert set(roles) == {"base", "policy", "value", "reward"}
     trainable = sum(p.numel() for p in tiny_trainer().policy.parameters())
-    assert roles["policy"] == pytest.approx(3 * 4 * trainable / 2**20)
+    assert roles["policy"] == pytest.approx(4 * 4 * trainable / 2**20)
+
+
+def test_memory_report_on_prompts_tells_the_work_and_the_peak():
+    trainer = tiny_trainer()
+    report = {name: mb for name, mb, _ in trainer.memory_report(PROMPTS)}
+    assert set(report) == {"base", "policy", "value", "reward", "prompts", "rollout", "training", "at its peak"}
+    smaller = tiny_trainer(micro_batch_size=2)
+    assert dict(r[:2] for r in smaller.memory_report(PROMPTS))["training"] == pytest.approx(report["training"] / 4)
+    assert "prompts" not in dict(r[:2] for r in tiny_trainer(adapter_scope="sequence").memory_report(PROMPTS))
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

@@ -62,6 +62,12 @@ class SharedBase:
         return self.head.shape[1]
 
     @property
+    def key_bytes(self) -> int:
+        """Memory of one token's keys and values in all layers."""
+        key_heads, _, head_dim = self._key_shape(0)
+        return 2 * self.num_layers * key_heads * head_dim * self.head.element_size()
+
+    @property
     def num_adapted_prompt_tokens(self) -> int:
         """How many tokens at a prompt's end the adapters act on in response scope: the invocation, at least one."""
         return max(1, len(self.invocation))

@@ -19,6 +19,7 @@ from burnish.maths import linear_decay
 from burnish.metrics import step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
 from burnish.ppo_trainer.generator import SequenceGenerator
+from burnish.ppo_trainer.memory_report import memory_report
 from burnish.ppo_trainer.model_trainer import ModelTrainer
 from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction
 from burnish.ppo_trainer.value_adder import ValueAdder
@@ -161,22 +162,9 @@ class PPOTrainer:
         run.save_adapter(self.value_model)
         run.save_adapter(self.policy)
 
-    def memory_report(self) -> list[tuple[str, float, str]]:
-        """Role, megabytes, what they are: the memory that is known before the first step."""
-        megabyte = 2**20
-        base = sum(p.numel() * p.element_size() for n, p in self.base.model.named_parameters() if "lora_" not in n)
-        roles: list[tuple[str, float, str]] = [
-            ("base", base / megabyte, "frozen, shared by every role; also the reference"),
-            ("policy", 3 * self.policy.nbytes / megabyte, "adapter and its Adam state"),
-            ("value", 3 * self.value_model.nbytes / megabyte, "adapter, head and their Adam state"),
-        ]
-        if isinstance(self.reward_computer.reward, RewardModel):
-            roles.append(("reward", self.reward_computer.reward.nbytes / megabyte, "adapter and head"))
-        else:
-            roles.append(("reward", 0.0, f"{self.reward_computer.name}, not a model"))
-        if self.config.adapter_scope == "response":
-            roles.append(("prompts", float(self.config.prompt_cache_mb), "at most: the base's reading of prompts"))
-        return roles
+    def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
+        """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""
+        return memory_report(self, prompts)
 
 
 def _order(size: int, seed: int, round_number: int) -> list[int]:

@@ -46,7 +46,8 @@ def run_ppo(
             warnings.simplefilter("ignore", UserWarning)
             trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
     run.begin(config)
-    _announce(console, trainer, prompts, run)
+    memory = trainer.memory_report([*prompts.train, *prompts.held_out])
+    _announce(console, trainer, prompts, run, memory)
 
     before = _measure(console, trainer, prompts, "before")
     with terminal.StepProgress(console, config.steps) as progress:
@@ -67,7 +68,11 @@ def run_ppo(
 
     seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
     if before is not None and after is not None:
-        cost = {"seconds": seconds, "peak_memory_gb": round(peak_gb, 2)}
+        cost = {
+            "seconds": seconds,
+            "peak_memory_gb": round(peak_gb, 2),
+            "memory": {n: round(mb) for n, mb, _ in memory},
+        }
         run.write_result({"before": before.as_dict(), "after": after.as_dict(), **cost})
         _compare(console, before, after)
     console.print(
@@ -82,9 +87,11 @@ def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
     RewardComputer(reward).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
 
 
-def _announce(console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run) -> None:
+def _announce(
+    console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run, memory: list[tuple[str, float, str]]
+) -> None:
     config = trainer.config
-    console.print(terminal.memory_table(trainer.memory_report()))
+    console.print(terminal.memory_table(memory))
     updates = config.optimizer_steps_per_ppo_step
     console.print(
         f"{config.steps} PPO steps of {config.batch_size} responses, {len(prompts.train)} prompts; each step makes "
