@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -92,7 +93,7 @@ def step_seconds(shape: dict[str, int], repeats: int) -> dict[str, float]:
     }
 
 
-def exponent(xs: list[float], ys: list[float]) -> float:
+def exponent(xs: Sequence[float], ys: Sequence[float]) -> float:
     """Least squares in logarithms."""
     log_x, log_y = [math.log(x) for x in xs], [math.log(y) for y in ys]
     mean_x, mean_y = sum(log_x) / len(xs), sum(log_y) / len(ys)

@@ -80,6 +80,7 @@ def main() -> None:
     value.config.pad_token_id = policy.config.pad_token_id = tokenizer.pad_token_id
     torch.nn.init.zeros_(value.score.weight)
     rule = resolve_reward(job["reward"])
+    assert callable(rule)
     encode = lambda texts: [tokenizer(t, add_special_tokens=False)["input_ids"] for t in texts]  # noqa: E731
 
     def held_out_reward() -> float:

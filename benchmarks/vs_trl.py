@@ -91,8 +91,8 @@ def main() -> None:
         if name != "trl":
             summary.setdefault(shape, {})[name] = {"speedup": round(speedup, 2), "memory": round(memory, 3)}
     Console(width=100).print(table)
-    rows = [{"shape": s, "setting": n, "rounds": r} for (s, n), r in measured.items()]
-    write_results("vs_trl", {"machine": machine(), "rows": rows, "summary": summary})
+    all_rows = [{"shape": s, "setting": n, "rounds": r} for (s, n), r in measured.items()]
+    write_results("vs_trl", {"machine": machine(), "rows": all_rows, "summary": summary})
 
 
 if __name__ == "__main__":

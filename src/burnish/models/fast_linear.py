@@ -23,7 +23,7 @@ def adopt(module: nn.Module) -> None:
     if type(module) is nn.Linear:
         module.forward = MethodType(_plain, module)  # type: ignore[method-assign]
     elif type(module) is LoraLinear:
-        module.forward = MethodType(_adapted, module)  # type: ignore[method-assign]
+        module.forward = MethodType(_adapted, module)
 
 
 def times_weight(x: Tensor, weight: Tensor) -> Tensor:
@@ -69,14 +69,14 @@ class _LoraProduct(torch.autograd.Function):
     """x W^T + scaling * (x A^T) B^T, with gradients for x, A and B.  x [N, in] -> [N, out]"""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
         low = times_weight(x, a)  # [N, r]
         ctx.save_for_backward(x, low, weight, a, b)
         ctx.scaling = scaling
         return times_weight(x, weight).addmm_(low, b.T, alpha=scaling)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor, None]:
         x, low, weight, a, b = ctx.saved_tensors
         grad_low = (grad @ b).mul_(ctx.scaling)  # [N, r]
         grad_x = (grad @ weight).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None

@@ -81,7 +81,7 @@ class _WholeVocabulary(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, temperature: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, temperature: float) -> Tensor:
         wants_gradient = ctx.needs_input_grad[0]
         logprobs, gradients = [], []
         for h, a in zip(hidden.split(LOGITS_CHUNK), action.split(LOGITS_CHUNK), strict=True):
@@ -99,7 +99,7 @@ class _WholeVocabulary(torch.autograd.Function):
         return torch.cat(logprobs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return grad[:, None].to(gradient.dtype) * gradient, None, None, None
 
