@@ -23,8 +23,8 @@ class Arithmetic:
         self.lora = sum(2 * config.lora_r * (out + into) for out, into in linear.values())
         self.queries = 4 * base.model.config.num_attention_heads * base.model.config.head_dim  # per key
         self.head = 2 * base.hidden_size * base.head.shape[0]
-        kept_tokens = base.head.shape[0] if pairs.kept is None else pairs.kept.shape[2]
-        self.kept_head = 2 * base.hidden_size * kept_tokens
+        kept = float(pairs.mask.sum()) * base.head.shape[0] if pairs.kept is None else float((pairs.kept >= 0).sum())
+        self.kept_head = 2 * base.hidden_size * kept  # of all states
 
         self.num_layers, self.adapted = base.num_layers, base.num_layers - base.trunk_depth
         self.epochs = config.epochs
@@ -47,9 +47,12 @@ class Arithmetic:
         return num_layers * (self.suffix * per_token + self.suffix_keys * self.queries)
 
     def _training(self, head: float) -> float:
-        """All epochs: forward, the gradient of the inputs, and that of the adapter's two matrices."""
-        forward = self._pass(self.adapted, True)
-        return self.epochs * (2 * forward + self.adapted * self.suffix * self.lora + 2 * self.states * head)
+        """All epochs: forward, the gradient of the inputs, that of the adapter's two matrices, and attention's.
+
+        Attention has two products forwards and four backwards, so one forward's worth more than the linear layers.
+        """
+        more = self.adapted * (self.suffix * self.lora + self.suffix_keys * self.queries)
+        return self.epochs * (2 * self._pass(self.adapted, True) + more + 2 * head)
 
     def by_part(self) -> dict[str, float]:
         """GFLOP of every part."""
@@ -58,7 +61,7 @@ class Arithmetic:
         parts = {
             "prefill": self.num_layers * (self.prefix * self.layer + self.prefix_keys * self.queries),
             "decode": lower + upper + self.states * self.head,
-            "reference": self._pass(self.adapted, False) + self.states * self.kept_head,
+            "reference": self._pass(self.adapted, False) + self.kept_head,
             "value": upper,
             "reward": 0.0,
             "policy training": self._training(self.kept_head),

@@ -8,10 +8,11 @@ import sys
 import time
 from typing import Any
 
+from workload import ignore_stop_tokens
+
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup import EMBEDDED_NAME
 from burnish.evaluation import evaluate
-from burnish.models.shared_base import SharedBase
 
 
 def main() -> None:
@@ -28,8 +29,8 @@ def main() -> None:
         **job["settings"],
     )
     trainer = PPOTrainer(config)
-    if job["ignore_stop_tokens"]:  # TRL samples every response to its full length; so do we then
-        SharedBase.stop_ids = property(lambda _: [])  # type: ignore[assignment,method-assign]
+    if job["ignore_stop_tokens"]:
+        ignore_stop_tokens(trainer)
     trainer.generator.agree_on_invocation(job["prompts"])
     predicted_gb = dict(row[:2] for row in trainer.memory_report(job["prompts"]))["at its peak"] * 2**20 / 1e9
     seconds: list[float] = []
@@ -47,7 +48,7 @@ def main() -> None:
                 break
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     memory = {"peak_gb": peak_gb, "predicted_gb": predicted_gb}
-    print(json.dumps({"seconds": seconds, "rewards": rewards, "phases": phases} | memory))
+    print(json.dumps({"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases} | memory))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python benchmarks/on_paper.py
 
-Memory per role and a lower bound of the time of every part, from shapes and a data sheet: products at the sheet's
-bfloat16 rate, decoding at the speed of reading the weights (and the cache) once per token. Real steps take longer; what
-carries over is the ratio between the settings. The formulas are those of the CPU benchmarks.
+Memory per role and a lower bound of the time of every part, from shapes and a data sheet: the linear layers' products
+at the sheet's bfloat16 rate (attention and adapters left out), decoding at the speed of reading the weights and the
+cache once per token. Real steps take longer; what carries over is the ratio between the settings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def step(shape: Shape, work: Work, gpu: Gpu, scope: str, adapted: int) -> dict[s
     head = 2 * shape.hidden * shape.vocabulary * work.batch * work.response
     everything = 2 * shape.layer_parameters * shape.layers * work.batch
     keys = 2 * shape.layers * shape.key_values * bytes_each  # of one token
-    read_per_token = shape.parameters * bytes_each + work.batch * (work.prompt + work.response / 2) * keys
+    streamed = shape.parameters - shape.vocabulary * shape.hidden  # the embedding is looked up, not streamed
+    read_per_token = streamed * bytes_each + work.batch * (work.prompt + work.response / 2) * keys
     training = 2 * work.epochs * 2 * upper  # two roles, forward and backward to the inputs
     lora = adapted * shape.lora_parameters
     return {

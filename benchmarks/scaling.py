@@ -22,7 +22,7 @@ from torch import Tensor
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup import EMBEDDED_NAME
 from burnish.models.shared_base import SharedBase
-from workload import machine, prompts_of_length, write_results
+from workload import ignore_stop_tokens, machine, prompts_of_length, write_results
 
 BASE = {"batch_size": 16, "prompt_tokens": 200, "max_new_tokens": 24, "epochs": 2}
 AXES = {
@@ -73,7 +73,7 @@ def step_seconds(shape: dict[str, int], repeats: int) -> dict[str, float]:
         epochs=shape["epochs"],
     )
     trainer = PPOTrainer(config)
-    SharedBase.stop_ids = property(lambda _: [])  # type: ignore[assignment,method-assign]
+    ignore_stop_tokens(trainer)
     prompts = prompts_of_length((tokens, tokens), shape["batch_size"] * (repeats + 1))
     batches = [prompts[n * shape["batch_size"] :][: shape["batch_size"]] for n in range(repeats + 1)]
     trainer.generator.agree_on_invocation(prompts)

@@ -4,16 +4,15 @@
 
 The same openings, rule, batch (32 responses of 20 tokens), epochs (2), mini-batches (2), KL price and sampling
 (temperature 0.7 over the whole vocabulary: TRL has no other), three seeds. After every step, off the clock, both
-answer the 40 held-out openings; the clock stops when their mean reward passes 0.6. TRL is given the learning rate that
-served it best in a sweep on the first seed (it has one for policy and value model), and up to `--patience` times
-burnish's time, after which "more than" is what we know.
+answer the 40 held-out openings twice; the clock stops when the mean reward passes 0.6. TRL is given the learning rate
+that served it best in a sweep on the first seed (its config has one, for policy and value model), and up to
+`--patience` times burnish's time, after which "more than" is what we know.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from statistics import mean
 from typing import Any
 
 from rich.console import Console
@@ -32,7 +31,7 @@ def job_of(seed: int) -> dict[str, Any]:
     config = demo_task("sentiment").config
     return {
         "prompts": prompts.train,
-        "held_out": prompts.held_out,
+        "held_out": [*prompts.held_out, *prompts.held_out],  # two answers to each
         "goal": GOAL,
         "seed": seed,
         "steps": 200,
@@ -45,8 +44,9 @@ def job_of(seed: int) -> dict[str, Any]:
         "micro_batch_size": config.mini_batch_size,
         "num_mini_batches": 2,
         "temperature": 0.7,
-        # for ours: the demo's settings, with the sampling that TRL can do
+        # for both
         "ignore_stop_tokens": False,
+        # for ours: the demo's settings, with the sampling that TRL can do
         "settings": {
             "temperature": 0.7,
             "top_k": 0,
@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--patience", type=float, default=8.0)
-    parser.add_argument("--trl-learning-rates", type=float, nargs="+", default=[1e-4, 3e-4])
+    parser.add_argument("--trl-learning-rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
     options = parser.parse_args()
     trl_python()  # installed before anything is timed
 
@@ -98,7 +98,7 @@ def main() -> None:
         rows += [ours, best]
 
     table = Table("seed", "burnish", "TRL 1.12.0", "times sooner", title=f"seconds to a held-out reward of {GOAL}")
-    factors = []
+    factors: list[float] = []
     for ours, theirs in zip(rows[::2], rows[1::2], strict=True):
         more = "" if theirs["reached"] else "more than "
         factors.append(theirs["seconds"] / ours["seconds"])
@@ -110,7 +110,7 @@ def main() -> None:
         )
     Console(width=100).print(table)
     summary = {
-        "times_sooner": round(mean(factors), 2),
+        "times_sooner": round(sum(r["seconds"] for r in rows[1::2]) / sum(r["seconds"] for r in rows[::2]), 2),
         "at_least": not all(r["reached"] for r in rows[1::2]),
         "burnish_reached": all(r["reached"] for r in rows[::2]),
         "per_seed": [round(f, 2) for f in factors],

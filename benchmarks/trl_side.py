@@ -73,7 +73,7 @@ def main() -> None:
     torch.manual_seed(job["seed"])
     folder = embedded_model_folder()
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    tokenizer.pad_token = "<|endoftext|>" if tokenizer.pad_token is None else tokenizer.pad_token
+    tokenizer.pad_token = "<|endoftext|>"  # the model's own choice is its end-of-turn token, which TRL would mask
     load = {"dtype": torch.float32}
     policy = AutoModelForCausalLM.from_pretrained(folder, **load)
     value = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, **load)
@@ -91,7 +91,7 @@ def main() -> None:
         with torch.no_grad():
             out = trainer.policy_model.generate(
                 **batch, max_new_tokens=job["max_new_tokens"], do_sample=True, temperature=job["temperature"],
-                top_k=0, top_p=1.0, pad_token_id=tokenizer.pad_token_id,
+                top_k=0, top_p=1.0, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
             )  # fmt: skip
         torch.set_rng_state(state)
         texts = tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -122,6 +122,7 @@ def main() -> None:
                 kl_coef=job["kl_coef"],
                 learning_rate=job["learning_rate"],
                 gamma=1.0,
+                stop_token=None if job["ignore_stop_tokens"] else "eos",
             ),
             processing_class=tokenizer,
             model=policy,
@@ -132,6 +133,14 @@ def main() -> None:
             peft_config=LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
             callbacks=[clock],
         )
+        # One optimizer step per mini-batch: without this, TRL steps once per rollout, and after every micro-batch when the
+        # rollout is the last of the prompts.
+        mini_batch = job["batch_size"] // job.get("num_mini_batches", 1)
+        trainer.accelerator.gradient_accumulation_steps = mini_batch // micro
+        trainer.accelerator.gradient_state.plugin_kwargs["sync_with_dataloader"] = False
+        optimizer = trainer.optimizer.optimizer
+        step, updates = optimizer.step, []
+        optimizer.step = lambda *args, **kwargs: (updates.append(1), step(*args, **kwargs))[1]
         with contextlib.suppress(StopIteration):
             trainer.train()
     print(
@@ -139,6 +148,7 @@ def main() -> None:
             {
                 "seconds": clock.seconds,
                 "rewards": clock.rewards,
+                "updates": len(updates),
                 "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
             }
         )

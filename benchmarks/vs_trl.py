@@ -3,10 +3,11 @@
     python benchmarks/vs_trl.py                 # about 40 minutes on two cores
     python benchmarks/vs_trl.py --shapes short  # about 10
 
-Both sides, and every setting of ours, take turns in processes of their own, in several rounds; the first PPO step of
-a process is what is timed, peak memory is the whole process's. SmolLM2-135M in float32, 16 prompts, 32 new tokens
+Both sides, and every setting of ours, take turns in processes of their own, forwards in one round and backwards in the
+next; the first PPO step of a process is what is timed, peak memory is the whole process's. SmolLM2-135M in float32, 16 prompts, 32 new tokens
 (stop tokens ignored, so that both sides compute the same number), 4 PPO epochs, micro-batches of 8 sequences, LoRA
-r=16 on all linear layers. TRL trains the whole of its value model, as it is made to; burnish's has an adapter.
+r=16 on all linear layers. TRL's value model is a second model, trained whole, as in its examples; burnish's is an
+adapter on the shared base.
 
 The settings: `plain` is the ordinary LoRA (adapters on the whole sequence, all layers), `response` and `top_third`
 are burnish's, all three with TRL's sampling (temperature 0.7 over the whole vocabulary) and micro-batch; `default` is
@@ -72,16 +73,20 @@ def main() -> None:
     for round_number in range(options.rounds):
         for shape in options.shapes:
             job = job_of(shape, round_number)
-            for name in ("trl", *SETTINGS):
+            names = ["trl", *SETTINGS]
+            for name in names if round_number % 2 == 0 else reversed(names):
                 side = "trl" if name == "trl" else "burnish"
                 result = run_side(side, job if name == "trl" else job | {"settings": SETTINGS[name]})
+                if result["updates"] != job["epochs"]:
+                    raise SystemExit(f"{name} made {result['updates']} optimizer steps, not {job['epochs']}")
                 row = {"seconds": result["seconds"][0], "peak_gb": result["peak_gb"]}
                 measured.setdefault((shape, name), []).append(row)
                 print(json.dumps({"round": round_number, "shape": shape, "setting": name} | row), flush=True)
 
     table = Table("prompts", "setting", "seconds", "TRL / ours", "peak GB", "ours / TRL", title="one PPO step")
     summary: dict[str, dict[str, dict[str, float]]] = {}
-    for (shape, name), rows in measured.items():
+    for shape, name in ((s, n) for s in options.shapes for n in ("trl", *SETTINGS)):
+        rows = measured[shape, name]
         seconds, peak = mean(r["seconds"] for r in rows), mean(r["peak_gb"] for r in rows)
         trl = measured[shape, "trl"]
         speedup = mean(r["seconds"] for r in trl) / seconds

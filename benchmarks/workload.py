@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
 from burnish.data import bundled_tldr
 
@@ -27,7 +28,7 @@ def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -
     words = " ".join(bundled_tldr().train).split(" ")
     prompts = []
     for number in range(count):
-        # Lengths evenly spread, order shuffled by the caller's seed: every batch has the same mean length.
+        # Lengths evenly spread: every batch has the same mean length, whatever the seed.
         length = round(low + (high - low) * (number % 16 + 0.5) / 16) if high > low else low
         start = draw.randrange(len(words) - high - 1)
         text = " ".join(words[start : start + high])
@@ -35,6 +36,12 @@ def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -
             text = text.rsplit(" ", max(1, (len(ids) - length) // 2))[0]
         prompts.append(text)
     return prompts
+
+
+def ignore_stop_tokens(trainer: PPOTrainer) -> None:
+    """From now on every response of this trainer has its full length, so that shapes are known beforehand."""
+    base = trainer.base
+    base.__class__ = type("SharedBaseThatNeverStops", (type(base),), {"stop_ids": []})
 
 
 def matmul_rate(seconds: float = 1.0, size: int = 2048) -> float:

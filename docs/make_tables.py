@@ -26,6 +26,8 @@ SETTINGS = {
     "default": "burnish's defaults",
 }
 
+LENGTHS = {"short": "prompts of 16-64 tokens", "tldr": "of 200-400 tokens"}
+
 
 def table(header: list[str], rows: list[list[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
@@ -41,24 +43,22 @@ def measured_on(results: dict[str, Any]) -> str:
 
 
 def vs_trl(results: dict[str, Any]) -> str:
-    rows, trl = [], {}
+    """One row per setting: a step on short prompts, then on long ones."""
+    measured: dict[str, dict[str, tuple[float, float]]] = {}
     for row in results["rows"]:
         seconds, peak = (mean(r[key] for r in row["rounds"]) for key in ("seconds", "peak_gb"))
-        if row["setting"] == "trl":
-            trl[row["shape"]] = (seconds, peak)
-        their_seconds, their_peak = trl[row["shape"]]
-        ours = row["setting"] != "trl"
-        rows.append(
-            [
-                "16-64 tokens" if row["shape"] == "short" else "200-400 tokens",
-                SETTINGS[row["setting"]],
-                f"{seconds:.1f} s",
-                f"**{their_seconds / seconds:.1f}x**" if ours else "",
-                f"{peak:.1f} GB",
-                f"{peak / their_peak:.2f}" if ours else "",
-            ]
-        )
-    return table(["prompts", "", "a step", "faster", "peak memory", "of TRL's"], rows) + "\n\n" + measured_on(results)
+        measured.setdefault(row["shape"], {})[row["setting"]] = (seconds, peak)
+    rows = []
+    for setting, name in SETTINGS.items():
+        cells = [name]
+        for shape in measured.values():
+            (seconds, peak), (their_seconds, their_peak) = shape[setting], shape["trl"]
+            faster, smaller = f", **{their_seconds / seconds:.1f}x**", f", {peak / their_peak:.2f} of it"
+            ours = setting != "trl"
+            cells += [f"{seconds:.0f} s{faster if ours else ''}", f"{peak:.1f} GB{smaller if ours else ''}"]
+        rows.append(cells)
+    header = ["a PPO step", *(f"{what}, {LENGTHS[shape]}" for shape in measured for what in ("time", "peak memory"))]
+    return table(header, rows) + "\n\n" + measured_on(results)
 
 
 def step_profile(results: dict[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """One short real run on the embedded model: the demo's own path, only shorter."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -27,6 +29,36 @@ def test_a_short_real_run(tmp_path, task):
     result = json.loads((run.folder / "result.json").read_text())
     assert result["before"]["kl"]["mean"] == pytest.approx(0.0, abs=1e-3)
     assert abs(result["after"]["kl"]["mean"]) > 1e-3
+
+
+PREDICT = """
+import json, sys
+from burnish import PPOConfig, PPOTrainer
+from burnish.data import bundled_tldr
+from burnish.memory import peak_bytes
+config = PPOConfig(model_name="embedded/SmolLM2-135M-Instruct", epochs=1, **json.loads(sys.argv[1]))
+trainer = PPOTrainer(config)
+prompts = bundled_tldr().train[: config.batch_size]
+trainer.generator.agree_on_invocation(prompts)
+predicted = trainer.memory_report(prompts)[-1][1] * 2**20
+trainer.ppo_step(prompts)
+print(predicted / peak_bytes())
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 16, "lora_layers": 10, "max_new_tokens": 8},
+        {"batch_size": 8, "max_new_tokens": 16},
+        {"batch_size": 4, "adapter_scope": "sequence", "max_new_tokens": 8, "top_k": 0, "top_p": 1.0},
+    ],
+)
+def test_peak_memory_is_predicted_within_a_fifth(settings):
+    """In a process of its own, whose peak is that of the step and nothing else."""
+    command = [sys.executable, "-c", PREDICT, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 0.8 <= float(done.stdout.splitlines()[-1]) <= 1.2
 
 
 def test_missing_package_names_the_command_that_gets_it(monkeypatch, tmp_path):
