@@ -8,11 +8,10 @@ import sys
 import time
 from typing import Any
 
-from workload import ignore_stop_tokens
-
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup import EMBEDDED_NAME
 from burnish.evaluation import evaluate
+from workload import ignore_stop_tokens
 
 
 def main() -> None:
@@ -48,7 +47,11 @@ def main() -> None:
                 break
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     memory = {"peak_gb": peak_gb, "predicted_gb": predicted_gb}
-    print(json.dumps({"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases} | memory))
+    print(
+        json.dumps(
+            {"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases} | memory
+        )
+    )
 
 
 if __name__ == "__main__":

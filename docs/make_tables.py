@@ -112,6 +112,11 @@ def time_to_reward(results: dict[str, Any]) -> str:
     return table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows) + "\n\n" + measured_on(results)
 
 
+def tricks(results: dict[str, Any]) -> str:
+    rows = [[n, f"{b:.3f} s", f"{a:.3f} s", f"{b / a:.2f}x"] for n, (b, a) in results["rows"].items()]
+    return table(["idea", "before", "after", "faster"], rows) + "\n\n" + measured_on(results)
+
+
 def on_paper(results: dict[str, Any]) -> str:
     columns = results["rows"]
     keys = next(iter(columns.values()))
@@ -121,7 +126,7 @@ def on_paper(results: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, on_paper)
+    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper)
 }
 
 

@@ -50,14 +50,18 @@ def test_plain_layer_is_torchs(num_rows, bias):
     torch.testing.assert_close(layer(x), expected)
 
 
-@pytest.mark.parametrize("change", ["disabled", "merged", "dropout", "dora"])
+@pytest.mark.parametrize("change", ["disabled", "merged", "merged and disabled", "dropout", "dora", "two adapters"])
 def test_anything_uncommon_is_left_to_peft(change):
     layer = adapted_layer(lora_dropout=0.5, use_dora=change == "dora").eval()
-    if change == "disabled":
-        layer.enable_adapters(False)
-    elif change == "merged":
+    if change == "two adapters":
+        layer.update_layer("second", 4, 12, config=LoraConfig(r=4, lora_alpha=12))
+        nn.init.normal_(layer.double().lora_B["second"].weight)
+        layer.set_adapter(["default", "second"])
+    if "merged" in change:
         layer.merge()
-    elif change == "dropout":
+    if "disabled" in change:
+        layer._disable_adapters = True  # enable_adapters would unmerge
+    if change == "dropout":
         layer.train()
     x = torch.randn(5, 12, dtype=torch.float64)
     torch.manual_seed(1)
@@ -65,3 +69,15 @@ def test_anything_uncommon_is_left_to_peft(change):
     fast_linear.adopt(layer)
     torch.manual_seed(1)
     torch.testing.assert_close(layer(x), expected)
+
+
+def test_a_float32_adapter_beside_a_half_precision_base():
+    """How a GPU holds them: computed in the base's format, gradients in the adapter's."""
+    layer = adapted_layer(bias=True).float()
+    layer.base_layer.bfloat16()
+    x = torch.randn(9, 12).bfloat16()
+    theirs = gradients(layer, lambda x: LoraLinear.forward(layer, x), x)
+    fast_linear.adopt(layer)
+    ours = gradients(layer, layer, x)
+    assert [t.dtype for t in ours] == [torch.bfloat16, torch.bfloat16, torch.float32, torch.float32]
+    torch.testing.assert_close(ours, theirs, atol=0.1, rtol=0.05)

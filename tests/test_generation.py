@@ -69,6 +69,27 @@ def test_wide_kept_sets_are_scored_like_narrow_ones():
     torch.testing.assert_close(selected_logprobs(hidden, head, sampled.action, sampled.kept), sampled.logprob)
 
 
+@pytest.mark.parametrize("sampler", [Sampler(), Sampler(top_k=7), Sampler(top_p=0.999)], ids=["whole", "few", "many"])
+def test_logprobs_and_their_gradients_are_those_of_a_plain_softmax(sampler):
+    """More states than one chunk holds, kept sets of any size."""
+    g = torch.Generator().manual_seed(0)
+    hidden = torch.randn(300, 16, generator=g, dtype=torch.float64).requires_grad_()
+    head = torch.randn(4 * MAX_GATHERED_ROWS, 16, generator=g, dtype=torch.float64)
+    sampled = sampler((hidden @ head.T).detach(), g)
+    weight = torch.randn(300, generator=g)
+    scored = selected_logprobs(hidden, head, sampled.action, sampled.kept, 0.7)
+    (gradient,) = torch.autograd.grad((scored * weight).sum(), hidden)
+    z = hidden @ head.T / 0.7
+    if sampled.kept is not None:
+        allowed = torch.zeros_like(z, dtype=torch.bool).scatter(1, sampled.kept.long().clamp(min=0), True)
+        allowed[:, 0] = (sampled.kept == 0).any(1)
+        z = z.masked_fill(~allowed, -torch.inf)
+    plain = z.log_softmax(-1).gather(1, sampled.action[:, None]).squeeze(1)
+    (expected,) = torch.autograd.grad((plain * weight).sum(), hidden)
+    torch.testing.assert_close(scored.double(), plain, atol=1e-5, rtol=0)
+    torch.testing.assert_close(gradient, expected, atol=1e-5, rtol=0)
+
+
 def test_half_precision_logprobs_are_rounded_once():
     """Scoring a bfloat16 model over the whole vocabulary: logits are bfloat16, everything after them is float32."""
     g = torch.Generator().manual_seed(0)

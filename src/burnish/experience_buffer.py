@@ -15,7 +15,7 @@ from burnish.reward_kl import Rows
 from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MiniBatch(Sequence[SAPairs]):
     """The sequences of one optimizer step, as micro-batches. Each is cut out of its table when it is asked for."""
 
@@ -78,8 +78,12 @@ class ExperienceBuffer:
         max_tokens: int,
         micro_batch_size: int | None = None,
         generator: torch.Generator | None = None,
+        prefix_cost: float = 0.0,
     ) -> Iterator[MiniBatch]:
-        """One epoch: each mini-batch in micro-batches, every sequence once, in a fresh random order."""
+        """One epoch: each mini-batch in micro-batches, every sequence once, in a fresh random order.
+
+        A token of the prompt's shared prefix, which a pass reads but does not compute, counts as `prefix_cost` tokens.
+        """
         if not self.tables:
             raise InputError("the experience buffer is empty; store a rollout first")
         order = torch.randperm(len(self), generator=generator)
@@ -88,7 +92,7 @@ class ExperienceBuffer:
                 [
                     (table, part)
                     for table, rows in self._by_table(chosen)
-                    for part in _micro(table, rows, max_tokens, micro_batch_size)
+                    for part in _micro(table, rows, max_tokens, micro_batch_size, prefix_cost)
                 ]
             )
 
@@ -102,27 +106,29 @@ class ExperienceBuffer:
             first += size
 
 
-def _micro(table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None) -> Iterator[Tensor]:
+def _micro(
+    table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None, prefix_cost: float
+) -> Iterator[Tensor]:
     """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence)."""
-    prompt, response = (part.cpu()[rows] for part in suffix_lengths(table))  # [n] each
+    prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table))  # [n] each
     order = (prompt + response).argsort(stable=True)
     rows = rows[order]
-    parts = list(zip(prompt[order].tolist(), response[order].tolist(), strict=True))
-    start, widest = 0, parts[0]
+    parts = torch.stack([prefix * prefix_cost, prompt, response], dim=1)[order]  # [n, 3]
+    start = 0
     for end in range(1, len(rows) + 1):
-        grown = widest if end == len(rows) else (max(widest[0], parts[end][0]), max(widest[1], parts[end][1]))
-        too_large = (end + 1 - start) * sum(grown) > max_tokens
+        grown = parts[start : end + 1].amax(0).sum()  # the widths, if the next sequence joined
+        too_large = (end + 1 - start) * grown > max_tokens
         if end == len(rows) or too_large or end - start == micro_batch_size:
             yield rows[start:end]
-            start, grown = end, parts[end] if end < len(rows) else grown
-        widest = grown
+            start = end
 
 
-def suffix_lengths(table: SAPairs) -> tuple[Tensor, Tensor]:
-    """Tokens that a training pass computes per sequence: of the prompt's adapted end, and of the response.  [B], [B]
+def pass_lengths(table: SAPairs) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens per sequence in a training pass: of the prefix it reads, the prompt's adapted end and the response.  3 x [B]
 
     The last response token is not computed (no state comes after it).
     """
     if table.context is None or table.prompt_mask is None:
-        return torch.zeros_like(table.lengths), table.lengths
-    return table.prompt_mask[:, table.context.start :].sum(1), table.lengths - 1
+        return torch.zeros_like(table.lengths), torch.zeros_like(table.lengths), table.lengths
+    start = table.context.start
+    return table.prompt_mask[:, :start].sum(1), table.prompt_mask[:, start:].sum(1), table.lengths - 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -17,12 +18,21 @@ from transformers.masking_utils import sdpa_mask
 NAME = "burnish_grouped"
 
 
+def grouped_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """What is added to the scores: 0 where `mask` is True, else minus infinity, for every query head of a group.
+
+    [., 1, Q, S] bool -> [., 1, groups * Q, S]. Made once for all layers of a pass.
+    """
+    scores = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return scores.repeat(1, 1, groups, 1)
+
+
 def grouped_attention(
     module: nn.Module,
     query: Tensor,  # [B, heads, Q, D]
     key: Tensor,  # [B, key_heads, S, D]
     value: Tensor,  # [B, key_heads, S, D]
-    attention_mask: Tensor | None,  # [B or 1, 1, Q, S] bool
+    attention_mask: Tensor | None,  # [B or 1, 1, Q, S] bool, or what grouped_mask makes of it
     dropout: float = 0.0,
     scaling: float | None = None,
     **_: Any,
@@ -32,8 +42,8 @@ def grouped_attention(
     key_heads = key.shape[1]
     groups = heads // key_heads
     query = query.reshape(b, key_heads, groups * q, d).contiguous()  # torch's fast kernel wants adjacent numbers
-    if attention_mask is not None and groups > 1:  # [., 1, groups * Q, S]; for one query a view will do
-        attention_mask = attention_mask.expand(-1, -1, groups, -1) if q == 1 else attention_mask.repeat(1, 1, groups, 1)
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        attention_mask = grouped_mask(attention_mask, groups, query.dtype)
     out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout)
     return out.reshape(b, heads, q, d).transpose(1, 2).contiguous(), None
 

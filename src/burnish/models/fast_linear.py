@@ -11,8 +11,10 @@ from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 # Up to this many rows (decoding) a CPU computes W x^T faster than x W^T: the weights are streamed, not repacked.
 FEW_ROWS = 64
@@ -26,58 +28,61 @@ def adopt(module: nn.Module) -> None:
         module.forward = MethodType(_adapted, module)
 
 
-def times_weight(x: Tensor, weight: Tensor) -> Tensor:
-    """x [N, in] @ weight [out, in] transposed -> [N, out]"""
-    if x.shape[0] <= FEW_ROWS and x.device.type == "cpu":
-        return (weight @ x.T).T
-    return x @ weight.T
+def times_weight(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [N, in] @ weight [out, in] transposed (+ bias [out]) -> [N, out]"""
+    if x.shape[0] > FEW_ROWS or x.device.type != "cpu":
+        return F.linear(x, weight, bias)
+    y = weight @ x.T if bias is None else torch.addmm(bias[:, None], weight, x.T)
+    return y.T
 
 
 def _plain(module: nn.Linear, x: Tensor) -> Tensor:
-    y = times_weight(x.reshape(-1, x.shape[-1]), module.weight)
-    if module.bias is not None:
-        y = y + module.bias
-    return y.reshape(*x.shape[:-1], -1)
+    y = times_weight(x.reshape(-1, x.shape[-1]), module.weight, module.bias)
+    return y.reshape(*x.shape[:-1], module.weight.shape[0])
 
 
 def _adapted(module: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """A layer with adapters: none active, one in the common form, or whatever else peft knows, which peft computes."""
-    base = module.base_layer
     names = [name for name in module.active_adapters if name in module.lora_A]
-    if module.disable_adapters or not (names or module.merged):
-        return base(x)
-    if len(names) > 1 or not _in_common_form(module, names[0]):
+    if module.merged or args or kwargs or len(names) > 1:
         return LoraLinear.forward(module, x, *args, **kwargs)
+    base = module.base_layer
+    if module.disable_adapters or not names:
+        return base(x)
+    if not _in_common_form(module, names[0]):
+        return LoraLinear.forward(module, x)
     a, b = module.lora_A[names[0]].weight, module.lora_B[names[0]].weight
-    y = _LoraProduct.apply(x.reshape(-1, x.shape[-1]), base.weight, a, b, module.scaling[names[0]])
-    if base.bias is not None:
-        y = y + base.bias
-    return y.reshape(*x.shape[:-1], -1)
+    y = _LoraProduct.apply(x.reshape(-1, x.shape[-1]), base.weight, base.bias, a, b, module.scaling[names[0]])
+    return y.reshape(*x.shape[:-1], base.weight.shape[0])
 
 
 def _in_common_form(module: Any, name: str) -> bool:
-    """Frozen weight, one number format, no dropout at work, no bias in the adapter, no variant of LoRA."""
-    weight, a, b = module.base_layer.weight, module.lora_A[name], module.lora_B[name]
+    """Frozen weight and bias, no dropout at work, no bias in the adapter, no variant of LoRA."""
     dropout = module.training and not isinstance(module.lora_dropout[name], nn.Identity)
-    same_format = weight.dtype == a.weight.dtype == b.weight.dtype
-    return not (module.merged or dropout or weight.requires_grad or b.bias is not None) and (
-        same_format and name not in module.lora_variant
-    )
+    trained_base = any(p.requires_grad for p in module.base_layer.parameters())
+    return not (dropout or trained_base or module.lora_B[name].bias is not None or name in module.lora_variant)
 
 
 class _LoraProduct(torch.autograd.Function):
-    """x W^T + scaling * (x A^T) B^T, with gradients for x, A and B.  x [N, in] -> [N, out]"""
+    """x W^T + bias + scaling * (x A^T) B^T, with gradients for x, A and B.  x [N, in] -> [N, out]
+
+    The adapter may be kept in float32 beside a base in half precision; it is computed in the base's format.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> Tensor:
-        low = times_weight(x, a)  # [N, r]
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scaling: float
+    ) -> Tensor:
+        low = times_weight(x, a.to(x.dtype))  # [N, r]
         ctx.save_for_backward(x, low, weight, a, b)
         ctx.scaling = scaling
-        return times_weight(x, weight).addmm_(low, b.T, alpha=scaling)
+        return times_weight(x, weight, bias).addmm_(low, b.T.to(x.dtype), alpha=scaling)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor, None]:
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
         x, low, weight, a, b = ctx.saved_tensors
-        grad_low = (grad @ b).mul_(ctx.scaling)  # [N, r]
-        grad_x = (grad @ weight).addmm_(grad_low, a) if ctx.needs_input_grad[0] else None
-        return grad_x, None, grad_low.T @ x, (grad.T @ low).mul_(ctx.scaling), None
+        grad_low = (grad @ b.to(grad.dtype)).mul_(ctx.scaling)  # [N, r]
+        grad_x = (grad @ weight).addmm_(grad_low, a.to(grad.dtype)) if ctx.needs_input_grad[0] else None
+        grad_a, grad_b = grad_low.T @ x, (grad.T @ low).mul_(ctx.scaling)
+        return grad_x, None, None, grad_a.to(a.dtype), grad_b.to(b.dtype), None

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from burnish.errors import DivergedError
 from burnish.maths import entropy
@@ -73,52 +74,56 @@ class Sampler:
         return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
 
 
-class _WholeVocabulary(torch.autograd.Function):
-    """log softmax(hidden @ head.T / temperature) at the actions, in chunks.
-
-    The gradient of a row is known as soon as its softmax is: W[action] - sum_v p_v W[v]. So the forward pass computes
-    both while a chunk's logits are at hand, nothing of size [N, V] survives it, and nothing is computed twice.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, temperature: float) -> Tensor:
-        wants_gradient = ctx.needs_input_grad[0]
-        logprobs, gradients = [], []
-        for h, a in zip(hidden.split(LOGITS_CHUNK), action.split(LOGITS_CHUNK), strict=True):
-            z = (h @ head.T).float().div_(temperature)  # [n, V]
-            highest = z.amax(-1, keepdim=True)
-            chosen = z.gather(1, a[:, None]) - highest
-            z.sub_(highest).exp_()
-            total = z.sum(-1, keepdim=True)
-            logprobs.append((chosen - total.log()).squeeze(1))
-            if wants_gradient:
-                expected = (z.to(head.dtype) @ head).float() / total  # [n, H]
-                gradients.append((head[a].float() - expected) / temperature)
-        if wants_gradient:
-            ctx.save_for_backward(torch.cat(gradients).to(hidden.dtype))
-        return torch.cat(logprobs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        (gradient,) = ctx.saved_tensors
-        return grad[:, None].to(gradient.dtype) * gradient, None, None, None
-
-
 def selected_logprobs(
     hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float = 1.0
 ) -> Tensor:
     """log pi(action) over the kept set (or the whole vocabulary), differentiable in `hidden`.
 
-    hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N]. No [N, V] tensor is ever kept.
+    hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N]
     """
-    if kept is None:
-        return _WholeVocabulary.apply(hidden, head, action, temperature)
-    if kept.shape[1] <= MAX_GATHERED_ROWS:
-        kept = kept.long()
-        z = (head[kept.clamp(min=0)] @ hidden[:, :, None]).squeeze(2)  # [N, k]
-    else:
-        chunks = zip(hidden.split(LOGITS_CHUNK), kept.clamp(min=0).split(LOGITS_CHUNK), strict=True)
-        z = torch.cat([(h @ head.T).gather(1, ids.long()) for h, ids in chunks])  # [N, k]
-    z = (z.float() / temperature).masked_fill(kept < 0, -torch.inf)
-    chosen = (kept == action[:, None]).long().argmax(1, keepdim=True)
-    return z.log_softmax(-1).gather(1, chosen).squeeze(1)
+    return _SelectedLogprobs.apply(hidden, head, action, kept, temperature)
+
+
+class _SelectedLogprobs(torch.autograd.Function):
+    """log softmax(head @ hidden / temperature) at the actions, in chunks of states.
+
+    The gradient of a state is known as soon as its softmax p is: (head[action] - sum_v p_v head[v]) / temperature. So
+    the forward pass computes both while a chunk's logits are at hand: nothing of their size survives it, and nothing
+    is computed twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float
+    ) -> Tensor:
+        logprobs, gradients = [], []
+        for first in range(0, len(hidden), LOGITS_CHUNK):
+            chunk = slice(first, first + LOGITS_CHUNK)
+            h, a = hidden[chunk], action[chunk, None]
+            ids = None if kept is None else kept[chunk].long().clamp(min=0)  # [n, k]
+            rows = None if ids is None or ids.shape[1] > MAX_GATHERED_ROWS else head[ids]  # [n, k, H]
+            z = h @ head.T if rows is None else (rows @ h[:, :, None]).squeeze(2)
+            z = z if ids is None or rows is not None else z.gather(1, ids)
+            z = z.float().div_(temperature)  # [n, V or k]
+            if kept is not None:
+                z.masked_fill_(kept[chunk] < 0, -torch.inf)
+                a = (kept[chunk] == a).long().argmax(1, keepdim=True)
+            logprob = z.log_softmax(-1)
+            logprobs.append(logprob.gather(1, a).squeeze(1))
+            if ctx.needs_input_grad[0]:
+                p = logprob.exp_().to(head.dtype)
+                if rows is not None:
+                    expected = (p[:, None] @ rows).squeeze(1)  # [n, H]
+                else:
+                    p = p if ids is None else p.new_zeros(len(p), len(head)).scatter_add_(1, ids, p)
+                    expected = p @ head
+                gradients.append((head[action[chunk]] - expected).div_(temperature))
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(torch.cat(gradients))
+        return torch.cat(logprobs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return grad[:, None].to(gradient.dtype) * gradient, None, None, None, None

@@ -118,7 +118,7 @@ class SharedBase:
         """Hidden states at the last positions of `key_mask` through some layers.  [B, Q, H] -> [B, Q, H]"""
         num_queries = hidden.shape[1]
         positions = positions_of(key_mask)[:, -num_queries:]
-        mask = causal_mask(key_mask, num_queries)
+        mask = attention.grouped_mask(causal_mask(key_mask, num_queries), self._heads_per_key, hidden.dtype)
         rotary = self.decoder.rotary_emb(hidden, positions)
         for i in layers:
             hidden = self.decoder.layers[i](
@@ -173,23 +173,31 @@ class SharedBase:
         trunk = self.run_layers(self.embed(context.suffix_ids), context.key_mask, cache, range(self.trunk_depth))
         return SharedContext(prompt_ids, prompt_mask, response, start, context.prefix.clone(), trunk)
 
-    def activation_bytes(self, prefix_tokens: float, kept_tokens: int) -> int:
+    @property
+    def activation_bytes(self) -> int:
         """What a training pass keeps of each token until its gradient is computed.
 
         Per adapted layer: two residual streams and two normed ones, the queries and the attention's result (each as
-        computed and as laid out for the next product), keys and values, and four tensors of the feed-forward part;
-        keys and values of `prefix_tokens` that are read beside it; and the head's rows of its kept set.
+        computed and as laid out for the next product), keys and values, and four tensors of the feed-forward part.
         """
         config = self.model.config
         key_heads, _, head_dim = self._key_shape(0)
         per_layer = (
             4 * config.hidden_size
             + 4 * config.num_attention_heads * head_dim
-            + 2 * key_heads * head_dim * (1 + prefix_tokens)
+            + 2 * key_heads * head_dim
             + 4 * config.intermediate_size
         )
-        numbers = per_layer * (self.num_layers - self.trunk_depth) + kept_tokens * config.hidden_size
-        return int(numbers * self.head.element_size())
+        return per_layer * (self.num_layers - self.trunk_depth) * self.head.element_size()
+
+    @property
+    def prefix_activation_bytes(self) -> int:
+        """And of each token of the prefix: its keys and values as cut for the micro-batch, and as each layer reads them."""
+        return 2 * self.key_bytes * (self.num_layers - self.trunk_depth) // self.num_layers
+
+    @property
+    def _heads_per_key(self) -> int:
+        return self.model.config.num_attention_heads // self.model.config.num_key_value_heads
 
     def _key_shape(self, width: int) -> tuple[int, int, int]:
         config = self.model.config

@@ -41,11 +41,6 @@ class SharedContext:
         return torch.cat([self.prompt_mask, tail], dim=1)
 
     @property
-    def prefix_tokens_per_suffix_token(self) -> float:
-        """How much of the prefix a pass reads for each token that it computes."""
-        return self.start / (self.prompt_ids.shape[1] - self.start + self.response.shape[1] - 1 or 1)
-
-    @property
     def nbytes(self) -> int:
         held = [self.prefix, *([] if self.trunk is None else [self.trunk])]
         return sum(t.numel() * t.element_size() for t in held)

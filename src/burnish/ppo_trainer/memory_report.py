@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from burnish.memory import held_bytes
 from burnish.models import RewardModel
+from burnish.models.sampling import LOGITS_CHUNK
 from burnish.models.shared_base import PREFILL_TOKENS
 
 if TYPE_CHECKING:
@@ -44,39 +46,52 @@ def _roles(trainer: PPOTrainer) -> list[Row]:
     return [*rows, ("reward", 0.0, f"{trainer.reward_computer.name}, not a model")]
 
 
-def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> list[tuple[str, float, str]]:
-    """Bytes that steps hold beside the models: kept prompts, a rollout, a training pass."""
+@dataclass(frozen=True)
+class _Work:
+    """Bytes that steps hold beside the models."""
+
+    prompts: float
+    """The base's reading of prompts, kept."""
+    room: float
+    """Keys and values of one batch while it is decoded."""
+    context: float
+    """What stays of them for scoring and training, with the trunk."""
+    reading: float
+    """Reading prompts: what all layers record, twice (as recorded, and cut to each prompt), and one layer at work."""
+    sampling: float
+    """Logits of one token for every sequence, as they come and as the sampler works on them."""
+    training: float
+    """One pass of a micro-batch, and the head's work on a chunk of its states."""
+
+
+def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     base, config = trainer.base, trainer.config
+    shapes, number = base.model.config, base.head.element_size()
     longest, batch, new = max(prompt_lengths), config.batch_size, config.max_new_tokens
-    in_response_scope = base.scope == "response"
+    end = base.num_adapted_prompt_tokens if base.scope == "response" else longest
+    prefix, suffix = longest - end, end + new - 1
+    prompt_tokens = sum(prompt_lengths) if prefix else 0
     adapted = base.num_layers - base.trunk_depth
-    suffix = (base.num_adapted_prompt_tokens if in_response_scope else longest) + new
-    prefix = longest + new - suffix
 
-    kept = min(config.prompt_cache_mb * MEGABYTE, sum(prompt_lengths) * base.key_bytes) if in_response_scope else 0
-    room = batch * (longest + new) * base.key_bytes
-    shared = batch * prefix * base.key_bytes * adapted / base.num_layers
-    trunk = batch * suffix * base.hidden_size * base.head.element_size() if base.trunk_depth else 0
-    per_sequence = suffix * base.activation_bytes(prefix / suffix, config.top_k)
+    read_at_once = min(PREFILL_TOKENS, batch * prefix)
+    one_layer = (3 * shapes.intermediate_size + 6 * shapes.hidden_size) * number
+    trunk = suffix * base.hidden_size * number if base.trunk_depth else 0
+    per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes
     most = min(config.micro_batch_size or batch, config.mini_batch_size or batch)
-    a_pass = per_sequence * max(1, min(most, config.activation_mb * MEGABYTE // per_sequence))
-    rows = [
-        ("prompts", kept, "at most: the base's reading of prompts, kept for when they come back"),
-        ("rollout", room + shared + trunk, "keys, values and trunk of one batch"),
-        ("training", a_pass, "one pass of a micro-batch, cut to activation_mb"),
-    ]
-    return [row for row in rows if row[1]]
+    sequences = max(1, min(most, config.activation_mb * MEGABYTE // max(per_sequence, 1)))
+    logits = 2 * LOGITS_CHUNK * (config.top_k * base.hidden_size or base.head.shape[0]) * 4
+    return _Work(
+        prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes),
+        room=batch * (longest + new) * base.key_bytes,
+        context=batch * (prefix * base.key_bytes * adapted / base.num_layers + trunk),
+        reading=read_at_once * (2 * base.key_bytes + one_layer),
+        sampling=5 * batch * base.head.shape[0] * 4,
+        training=sequences * per_sequence + logits,
+    )
 
 
-def _peak(trainer: PPOTrainer, work: list[tuple[str, float, str]]) -> float:
+def _peak(trainer: PPOTrainer, work: _Work) -> float:
     """What the process holds now, what training adds for good, and the largest of the phases, which take turns."""
-    base, needs = trainer.base, {name: size for name, size, _ in work}
-    for_good = 3 * (trainer.policy.nbytes + trainer.value_model.nbytes) + needs.get("prompts", 0)
-    # Reading prompts: what all layers record, twice (as recorded, and cut to each prompt), and one layer at work.
-    config = base.model.config
-    one_layer = (3 * config.intermediate_size + 6 * config.hidden_size) * base.head.element_size()
-    reading = PREFILL_TOKENS * (2 * base.key_bytes + one_layer)
-    # Logits of one token for every sequence, as they come and as the sampler works on them.
-    sampling = 5 * trainer.config.batch_size * base.head.shape[0] * 4
-    phases = (needs["rollout"] + max(reading, sampling), needs["rollout"] / 2 + needs["training"])
-    return held_bytes() + for_good + max(phases)
+    for_good = 3 * (trainer.policy.nbytes + trainer.value_model.nbytes) + work.prompts
+    decoding = work.room + work.context + max(work.reading, work.sampling)
+    return held_bytes() + for_good + max(decoding, work.context + work.training)

@@ -91,10 +91,12 @@ class ModelTrainer:
         """Epochs of mini-batches, ended before an update that would start beyond the target KL. Gives mean metrics."""
         config = self.config
         history: list[dict[str, float]] = []
-        max_tokens = self._tokens_in_a_pass(buffer)
+        base = model.base
+        max_tokens = config.activation_mb * 2**20 // base.activation_bytes
+        prefix_cost = base.prefix_activation_bytes / base.activation_bytes
         for _ in range(config.epochs):
             for mini_batch in buffer.mini_batches(
-                config.mini_batch_size, max_tokens, config.micro_batch_size, self._order
+                config.mini_batch_size, max_tokens, config.micro_batch_size, self._order, prefix_cost
             ):
                 optimizer.zero_grad()
                 totals, num_tokens = accumulate_gradients(mini_batch, loss_of)
@@ -107,13 +109,6 @@ class ModelTrainer:
                 optimizer.step()
                 model.num_updates += 1
         return _means(history)
-
-    def _tokens_in_a_pass(self, buffer: ExperienceBuffer) -> int:
-        """How many tokens a micro-batch may have for its activations to stay within config.activation_mb."""
-        contexts = [table.context for table in buffer.tables if table.context is not None]
-        prefix = max(context.prefix_tokens_per_suffix_token for context in contexts)
-        per_token = self.policy.base.activation_bytes(prefix, self.config.top_k)
-        return max(1, self.config.activation_mb * 2**20 // per_token)
 
     def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
         """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""
