@@ -47,11 +47,8 @@ def main() -> None:
                 break
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     memory = {"peak_gb": peak_gb, "predicted_gb": predicted_gb}
-    print(
-        json.dumps(
-            {"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases} | memory
-        )
-    )
+    course = {"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases}
+    print(json.dumps(course | memory))
 
 
 if __name__ == "__main__":

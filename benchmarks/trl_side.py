@@ -53,6 +53,10 @@ class StepClock(TrainerCallback):
         self.job, self.held_out_reward = job, held_out_reward
         self.seconds: list[float] = []
         self.rewards: list[float] = []
+        self.updates = 0
+
+    def count_update(self) -> None:
+        self.updates += 1
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         self.last = time.perf_counter()
@@ -133,14 +137,13 @@ def main() -> None:
             peft_config=LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
             callbacks=[clock],
         )
-        # One optimizer step per mini-batch: without this, TRL steps once per rollout, and after every micro-batch when the
-        # rollout is the last of the prompts.
+        # One optimizer step per mini-batch: without this, TRL steps once per rollout, and after every micro-batch when
+        # the rollout is the last of the prompts.
         mini_batch = job["batch_size"] // job.get("num_mini_batches", 1)
         trainer.accelerator.gradient_accumulation_steps = mini_batch // micro
         trainer.accelerator.gradient_state.plugin_kwargs["sync_with_dataloader"] = False
         optimizer = trainer.optimizer.optimizer
-        step, updates = optimizer.step, []
-        optimizer.step = lambda *args, **kwargs: (updates.append(1), step(*args, **kwargs))[1]
+        optimizer.register_step_post_hook(lambda *_: clock.count_update())
         with contextlib.suppress(StopIteration):
             trainer.train()
     print(
@@ -148,7 +151,7 @@ def main() -> None:
             {
                 "seconds": clock.seconds,
                 "rewards": clock.rewards,
-                "updates": len(updates),
+                "updates": clock.updates,
                 "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
             }
         )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from burnish import ExperienceBuffer, InputError, SAPairs
-from burnish.experience_buffer import suffix_lengths
+from burnish.experience_buffer import pass_lengths
 from test_generation import perturb
 from tiny import PROMPTS, tiny_trainer
 
@@ -91,7 +91,7 @@ def test_cost_of_a_sequence_is_what_a_training_pass_computes():
         pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
         for row in range(len(PROMPTS)):
             alone = pairs.select(torch.tensor([row]))
-            prompt, response = suffix_lengths(pairs)
+            _, prompt, response = pass_lengths(pairs)
             assert alone.context.suffix_ids.shape[1] == prompt[row] + response[row]
 
 

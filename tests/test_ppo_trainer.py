@@ -131,8 +131,11 @@ def test_memory_report_on_prompts_tells_the_work_and_the_peak():
     trainer = tiny_trainer()
     report = {name: mb for name, mb, _ in trainer.memory_report(PROMPTS)}
     assert set(report) == {"base", "policy", "value", "reward", "prompts", "rollout", "training", "at its peak"}
-    smaller = tiny_trainer(micro_batch_size=2)
-    assert dict(r[:2] for r in smaller.memory_report(PROMPTS))["training"] == pytest.approx(report["training"] / 4)
+    passes = [
+        dict(r[:2] for r in tiny_trainer(micro_batch_size=n).memory_report(PROMPTS))["training"] for n in (2, 4, 8)
+    ]
+    assert passes[0] < passes[1] < passes[2] == report["training"]  # the batch is 8
+    assert passes[2] - passes[1] == pytest.approx(2 * (passes[1] - passes[0]))  # linear in its sequences
     assert "prompts" not in dict(r[:2] for r in tiny_trainer(adapter_scope="sequence").memory_report(PROMPTS))
 
 

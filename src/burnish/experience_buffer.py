@@ -124,7 +124,7 @@ def _micro(
 
 
 def pass_lengths(table: SAPairs) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens per sequence in a training pass: of the prefix it reads, the prompt's adapted end and the response.  3 x [B]
+    """Tokens of each sequence in a training pass: of the prefix, the prompt's adapted end, the response.  [B] each
 
     The last response token is not computed (no state comes after it).
     """

@@ -15,8 +15,8 @@ def keep_freed_memory() -> None:
     """Asks the C library to keep freed memory for the next tensor instead of handing it back to the system.
 
     By default every tensor of more than some megabytes is new memory, which the system must fill with zeros page by
-    page before the first write, which takes a good part of a training pass on a CPU. The setting holds for the whole process,
-    which then keeps its peak until it ends. Only glibc (Linux) knows it; elsewhere nothing happens.
+    page before the first write; on a CPU that takes a good part of a training pass. The setting holds for the whole
+    process, which then keeps its peak until it ends. Only glibc (Linux) knows it; elsewhere nothing happens.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(_MMAP_MAX, 0)

@@ -192,7 +192,7 @@ class SharedBase:
 
     @property
     def prefix_activation_bytes(self) -> int:
-        """And of each token of the prefix: its keys and values as cut for the micro-batch, and as each layer reads them."""
+        """And of each token of the prefix: keys and values, as cut for the micro-batch and as the layers read them."""
         return 2 * self.key_bytes * (self.num_layers - self.trunk_depth) // self.num_layers
 
     @property

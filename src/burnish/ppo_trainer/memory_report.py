@@ -25,12 +25,14 @@ def memory_report(trainer: PPOTrainer, prompts: Sequence[str]) -> list[Row]:
     if not prompts:
         return roles
     work = _work(trainer, [len(ids) for ids in trainer.generator.encoder.encode(list(prompts))])
-    rows = [*roles, *((name, size / MEGABYTE, what) for name, size, what in work)]
+    rows = [
+        ("prompts", work.prompts, "at most: the base's reading of prompts, kept for when they come back"),
+        ("rollout", work.room + work.context, "keys, values and trunk of one batch"),
+        ("training", work.training, "one pass of a micro-batch, cut to activation_mb"),
+    ]
     if trainer.base.device.type == "cpu":
-        rows.append(
-            ("at its peak", _peak(trainer, work) / MEGABYTE, "predicted, the process and its libraries included")
-        )
-    return rows
+        rows.append(("at its peak", _peak(trainer, work), "predicted, the process and its libraries included"))
+    return [*roles, *((name, size / MEGABYTE, what) for name, size, what in rows if size)]
 
 
 def _roles(trainer: PPOTrainer) -> list[Row]:
