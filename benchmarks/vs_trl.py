@@ -6,8 +6,8 @@
 Both sides, and every setting of ours, take turns in processes of their own, forwards in one round and backwards in the
 next; the first PPO step of a process is what is timed, peak memory is the whole process's. SmolLM2-135M in float32, 16
 prompts, 32 new tokens (stop tokens ignored, so that both sides compute the same number), 4 PPO epochs, LoRA r=16 on all
-linear layers, micro-batches of 8 sequences (4 for the long prompts: with 8, TRL fills 24 GB). TRL's value model is a second model, trained whole, as in its examples; burnish's is an
-adapter on the shared base.
+linear layers, micro-batches of 8 sequences (4 for the long prompts: with 8, TRL fills 24 GB). TRL's value model is a
+second model, trained whole, as in its examples; burnish's is an adapter on the shared base.
 
 The settings: `plain` is the ordinary LoRA (adapters on the whole sequence, all layers), `response` and `top_third`
 are burnish's, all three with TRL's sampling (temperature 0.7 over the whole vocabulary) and micro-batch; `default` is
