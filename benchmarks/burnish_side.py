@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup import EMBEDDED_NAME
 from burnish.evaluation import evaluate
+from burnish.memory import peak_bytes
 from workload import ignore_stop_tokens
 
 
@@ -45,8 +45,7 @@ def main() -> None:
             print(f"step {step + 1}: {sum(seconds):.0f} s, {rewards[-1]:.3f}", file=sys.stderr)
             if rewards[-1] >= job["goal"]:
                 break
-    peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    memory = {"peak_gb": peak_gb, "predicted_gb": predicted_gb}
+    memory = {"peak_gb": peak_bytes() / 1e9, "predicted_gb": predicted_gb}
     course = {"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases}
     print(json.dumps(course | memory))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -24,6 +23,7 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer
 
 from burnish.base_setup.embedded import embedded_model_folder
 from burnish.evaluation import EVAL_SEED
+from burnish.memory import peak_bytes
 from burnish.rewards import resolve_reward
 
 
@@ -72,6 +72,40 @@ class StepClock(TrainerCallback):
         self.last = time.perf_counter()
 
 
+def config_of(job: dict[str, Any], output: str) -> PPOConfig:
+    """The job in TRL's words."""
+    micro = job["micro_batch_size"]
+    return PPOConfig(
+        output_dir=output,
+        report_to=[],
+        save_strategy="no",
+        num_sample_generations=0,
+        bf16=False,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        seed=job["seed"],
+        total_episodes=job["steps"] * job["batch_size"],
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=job["batch_size"] // micro,
+        num_mini_batches=job.get("num_mini_batches", 1),
+        local_rollout_forward_batch_size=job["batch_size"],
+        num_ppo_epochs=job["epochs"],
+        response_length=job["max_new_tokens"],
+        temperature=job["temperature"],
+        kl_coef=job["kl_coef"],
+        learning_rate=job["learning_rate"],
+        gamma=1.0,
+        stop_token=None if job["ignore_stop_tokens"] else "eos",
+    )
+
+
+def one_update_per_mini_batch(trainer: PPOTrainer, job: dict[str, Any]) -> None:
+    """Otherwise TRL steps once per rollout, or, in the last rollout of the prompts, after every micro-batch."""
+    mini_batch = job["batch_size"] // job.get("num_mini_batches", 1)
+    trainer.accelerator.gradient_accumulation_steps = mini_batch // job["micro_batch_size"]
+    trainer.accelerator.gradient_state.plugin_kwargs["sync_with_dataloader"] = False
+
+
 def main() -> None:
     job = json.load(sys.stdin)
     torch.manual_seed(job["seed"])
@@ -102,32 +136,10 @@ def main() -> None:
         scores = rule(job["held_out"], texts)
         return sum(scores) / len(scores)
 
-    micro = job["micro_batch_size"]
     clock = StepClock(job, held_out_reward)
     with tempfile.TemporaryDirectory() as output:
         trainer = PPOTrainer(
-            args=PPOConfig(
-                output_dir=output,
-                report_to=[],
-                save_strategy="no",
-                num_sample_generations=0,
-                bf16=False,
-                use_cpu=True,
-                gradient_checkpointing=False,
-                seed=job["seed"],
-                total_episodes=job["steps"] * job["batch_size"],
-                per_device_train_batch_size=micro,
-                gradient_accumulation_steps=job["batch_size"] // micro,
-                num_mini_batches=job.get("num_mini_batches", 1),
-                local_rollout_forward_batch_size=job["batch_size"],
-                num_ppo_epochs=job["epochs"],
-                response_length=job["max_new_tokens"],
-                temperature=job["temperature"],
-                kl_coef=job["kl_coef"],
-                learning_rate=job["learning_rate"],
-                gamma=1.0,
-                stop_token=None if job["ignore_stop_tokens"] else "eos",
-            ),
+            args=config_of(job, output),
             processing_class=tokenizer,
             model=policy,
             ref_model=None,
@@ -137,13 +149,8 @@ def main() -> None:
             peft_config=LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear"),
             callbacks=[clock],
         )
-        # One optimizer step per mini-batch: without this, TRL steps once per rollout, and after every micro-batch when
-        # the rollout is the last of the prompts.
-        mini_batch = job["batch_size"] // job.get("num_mini_batches", 1)
-        trainer.accelerator.gradient_accumulation_steps = mini_batch // micro
-        trainer.accelerator.gradient_state.plugin_kwargs["sync_with_dataloader"] = False
-        optimizer = trainer.optimizer.optimizer
-        optimizer.register_step_post_hook(lambda *_: clock.count_update())
+        one_update_per_mini_batch(trainer, job)
+        trainer.optimizer.optimizer.register_step_post_hook(lambda *_: clock.count_update())
         with contextlib.suppress(StopIteration):
             trainer.train()
     print(
@@ -152,7 +159,7 @@ def main() -> None:
                 "seconds": clock.seconds,
                 "rewards": clock.rewards,
                 "updates": clock.updates,
-                "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+                "peak_gb": peak_bytes() / 1e9,
             }
         )
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import overload
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 
 @dataclass(frozen=True, eq=False)
-class MiniBatch(Sequence[SAPairs]):
+class MiniBatch:
     """The sequences of one optimizer step, as micro-batches. Each is cut out of its table when it is asked for."""
 
     parts: list[tuple[SAPairs, Tensor]]
@@ -29,15 +28,8 @@ class MiniBatch(Sequence[SAPairs]):
     def __len__(self) -> int:
         return len(self.parts)
 
-    @overload
-    def __getitem__(self, index: int) -> SAPairs: ...
-    @overload
-    def __getitem__(self, index: slice) -> MiniBatch: ...
-    def __getitem__(self, index: int | slice) -> SAPairs | MiniBatch:
-        if isinstance(index, slice):
-            return MiniBatch(self.parts[index])
-        table, rows = self.parts[index]
-        return table.select(rows)
+    def __iter__(self) -> Iterator[SAPairs]:
+        return (table.select(rows) for table, rows in self.parts)
 
 
 class ExperienceBuffer:
