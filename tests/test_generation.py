@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from burnish import DivergedError, InputError, PPOTrainer, Sampler
-from burnish.models.sampling import MAX_GATHERED_ROWS, selected_logprobs
+from burnish.models.sampling import MAX_GATHERED_ROWS, draw, selected_logprobs
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
 GREEDY = Sampler(greedy=True)
@@ -67,6 +67,14 @@ def test_wide_kept_sets_are_scored_like_narrow_ones():
     sampled = Sampler(top_p=0.999)(hidden @ head.T, g)
     assert sampled.kept.shape[1] > MAX_GATHERED_ROWS
     torch.testing.assert_close(selected_logprobs(hidden, head, sampled.action, sampled.kept), sampled.logprob)
+
+
+def test_tokens_are_drawn_by_their_probability():
+    p = torch.tensor([0.5, 0.0, 0.3, 0.2, 0.0])
+    drawn = draw(p.repeat(100_000, 1), torch.Generator().manual_seed(0)).squeeze(1)
+    share = drawn.bincount(minlength=5) / len(drawn)
+    assert share[[1, 4]].tolist() == [0, 0]  # never what cannot be, not even at the end
+    torch.testing.assert_close(share, p, atol=0.005, rtol=0)  # three standard errors
 
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(top_k=7), Sampler(top_p=0.999)], ids=["whole", "few", "many"])

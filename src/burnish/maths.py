@@ -134,10 +134,10 @@ def approx_kl(logprob: Tensor, old_logprob: Tensor, mask: Tensor) -> Tensor:
     return 0.5 * masked_mean((logprob - old_logprob) ** 2, mask)
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """logsumexp(z) - sum(p * z); entries of -inf carry no mass.  [..., V] -> [...]"""
-    p = logits.softmax(-1)
-    return logits.logsumexp(-1) - (p * logits.masked_fill(p == 0, 0.0)).sum(-1)
+def entropy(logprobs: Tensor) -> Tensor:
+    """- sum(p log p); entries of -inf carry no mass.  [..., V] -> [...]"""
+    p = logprobs.exp()
+    return -(p * logprobs.masked_fill(p == 0, 0.0)).sum(-1)
 
 
 def linear_decay(step: int, num_steps: int) -> float:

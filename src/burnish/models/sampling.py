@@ -50,15 +50,13 @@ class Sampler:
         kept = None
         if self.top_k or self.top_p < 1.0:
             z, kept = self._truncate(z)  # [n, k] each
-        if self.greedy:
-            choice = z.argmax(-1, keepdim=True)
-        else:
-            choice = torch.multinomial(z.softmax(-1), 1, generator=generator)  # [n, 1]
+        logprob = z.log_softmax(-1)
+        choice = z.argmax(-1, keepdim=True) if self.greedy else draw(logprob.exp(), generator)  # [n, 1]
         action = choice if kept is None else kept.gather(1, choice)
         return Sampled(
             action=action.squeeze(1).long(),
-            logprob=z.log_softmax(-1).gather(1, choice).squeeze(1),
-            entropy=entropy(z),
+            logprob=logprob.gather(1, choice).squeeze(1),
+            entropy=entropy(logprob),
             kept=kept,
         )
 
@@ -72,6 +70,16 @@ class Sampler:
         width = int(stays.sum(1).max())
         z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
         return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
+
+
+def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One index a row, by its probability: where the running sum passes a uniform number.  [n, V] -> [n, 1]
+
+    One random number a row; torch.multinomial takes one for every entry, which on a CPU costs more than the logits.
+    """
+    running = p.cumsum(-1, dtype=torch.float64)
+    u = torch.rand(len(p), 1, dtype=torch.float64, device=p.device, generator=generator)
+    return torch.searchsorted(running, u * running[:, -1:], right=True).clamp(max=p.shape[1] - 1)
 
 
 def selected_logprobs(
