@@ -101,9 +101,12 @@ class ExperienceBuffer:
 def _micro(
     table: SAPairs, rows: Tensor, max_tokens: int, micro_batch_size: int | None, prefix_cost: float
 ) -> Iterator[Tensor]:
-    """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence)."""
+    """Neighbours in length share a micro-batch; its padded size stays within the budget (or it is one sequence).
+
+    The longest come first: what follows fits into the memory that they leave.
+    """
     prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table))  # [n] each
-    order = (prompt + response).argsort(stable=True)
+    order = (prompt + response).argsort(stable=True, descending=True)
     rows = rows[order]
     parts = torch.stack([prefix * prefix_cost, prompt, response], dim=1)[order]  # [n, 3]
     start = 0

@@ -24,8 +24,9 @@ class Recorder:
         self.layers.append(torch.stack([keys, values]))
         return keys, values
 
-    def stacked(self) -> Tensor:
-        return torch.stack(self.layers)  # [layers, 2, B, key_heads, S, D]
+    def row(self, row: int, width: int) -> Tensor:
+        """The first tokens of one sequence.  -> [layers, 2, key_heads, width, D]"""
+        return torch.stack([layer[:, row, :, :width] for layer in self.layers])
 
 
 class FixedPrefix:

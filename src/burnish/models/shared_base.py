@@ -213,14 +213,13 @@ class SharedBase:
             chunk = rest[:take]
             width = max(len(p) for p in chunk)
             ids = torch.tensor([list(p) + [0] * (width - len(p)) for p in chunk], dtype=torch.long, device=self.device)
+            if not width:
+                entries += [self.head.new_zeros(self.num_layers, 2, *self._key_shape(0))] * len(chunk)
+                continue
             recorder = Recorder()
-            if width:
-                self.take_role(None)
-                self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), recorder, range(self.num_layers))
-                keys_values = recorder.stacked()
-            else:
-                keys_values = self.head.new_zeros(self.num_layers, 2, len(chunk), *self._key_shape(0))
-            entries += [keys_values[:, :, row, :, : len(p)].clone() for row, p in enumerate(chunk)]
+            self.take_role(None)
+            self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), recorder, range(self.num_layers))
+            entries += [recorder.row(row, len(p)) for row, p in enumerate(chunk)]
         return entries
 
     @torch.no_grad()
