@@ -66,12 +66,12 @@ def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
     runs: list[dict[str, Any]] = []
     for step in range(steps + 1):
         watch.seconds = {}
-        before, rate = trainer.base.prompt_cache.num_tokens_computed, matmul_rate(0.5)
+        before, rate = trainer.base.num_prompt_tokens_read, matmul_rate(0.5)
         results = trainer.ppo_step(trainer.prompts_of_step(demo.prompts.train, step))
         rate = (rate + matmul_rate(0.5)) / 2
         if step == 0:
             continue  # the first step of a process also pays for first uses
-        tokens = trainer.base.prompt_cache.num_tokens_computed - before
+        tokens = trainer.base.num_prompt_tokens_read - before
         gflop = Arithmetic(trainer, results["sa_pairs"], tokens).by_part()
         seconds = watch.seconds | {"everything else": results["seconds"] - sum(watch.seconds.values())}
         share = sum(gflop.values()) / results["seconds"] / rate

@@ -190,11 +190,27 @@ def test_pad_equal_to_eos_changes_nothing():
 def test_prompts_that_come_back_are_not_read_again():
     trainer = tiny_trainer()
     first = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
-    read = trainer.base.prompt_cache.num_tokens_computed
+    read = trainer.base.num_prompt_tokens_read
     assert read > 0
     second = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
-    assert trainer.base.prompt_cache.num_tokens_computed == read
+    assert trainer.base.num_prompt_tokens_read == read
     assert first[1] == second[1]
+
+
+def test_what_all_prompts_begin_with_is_read_once():
+    system = "You are a helpful clerk. "
+    prompts = [system + p for p in PROMPTS] + [system]
+    together, alone = tiny_trainer(), tiny_trainer(prompt_cache_mb=0)
+    ids = encoded(together, prompts)
+    rollout = together.policy.generate(ids, 6, GREEDY)
+    singles = [alone.policy.generate([i], 6, GREEDY) for i in ids]
+    for row, single in enumerate(singles):
+        width = single.context.start
+        torch.testing.assert_close(rollout.context.prefix[:, :, row, :, -width:], single.context.prefix[:, :, 0])
+        assert rollout.action[row].tolist()[: single.action.shape[1]] == single.action[0].tolist()
+    shared = len(encoded(together, [system])[0]) - 1  # the last token is the adapters'
+    everything = alone.base.num_prompt_tokens_read
+    assert together.base.num_prompt_tokens_read <= everything - shared * (len(prompts) - 2)
 
 
 def test_prompt_cache_keeps_to_its_budget_and_eviction_changes_nothing():
@@ -205,9 +221,9 @@ def test_prompt_cache_keeps_to_its_budget_and_eviction_changes_nothing():
     cache.max_bytes = everything // 2
     trainer.generator.generate_sequences(PROMPTS[4:], torch.Generator().manual_seed(0))
     assert 0 < cache.nbytes <= everything // 2
-    read = cache.num_tokens_computed
+    read = trainer.base.num_prompt_tokens_read
     assert trainer.generator.generate_sequences(PROMPTS[:4], torch.Generator().manual_seed(0))[1] == first
-    assert cache.num_tokens_computed > read  # what was evicted is read again
+    assert trainer.base.num_prompt_tokens_read > read  # what was evicted is read again
 
 
 def test_chat_template_header_is_the_invocation():

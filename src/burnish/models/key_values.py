@@ -15,18 +15,23 @@ from torch import Tensor
 
 
 class Recorder:
-    """Keeps what each layer computes: the first pass over a prompt."""
+    """Keeps what each layer computes: the first pass over prompts. They may share a beginning that was read before."""
 
-    def __init__(self) -> None:
+    def __init__(self, beginning: Tensor | None = None) -> None:
+        self.beginning = beginning  # [layers, 2, key_heads, S, D]
         self.layers: list[Tensor] = []
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
         self.layers.append(torch.stack([keys, values]))
-        return keys, values
+        if self.beginning is None:
+            return keys, values
+        before = self.beginning[layer][:, None].expand(-1, len(keys), -1, -1, -1)  # [2, B, key_heads, S, D]
+        return torch.cat([before[0], keys], dim=2), torch.cat([before[1], values], dim=2)
 
     def row(self, row: int, width: int) -> Tensor:
-        """The first tokens of one sequence.  -> [layers, 2, key_heads, width, D]"""
-        return torch.stack([layer[:, row, :, :width] for layer in self.layers])
+        """One sequence: its beginning and the first `width` tokens recorded.  -> [layers, 2, key_heads, S, D]"""
+        recorded = torch.stack([layer[:, row, :, :width] for layer in self.layers])
+        return recorded if self.beginning is None else torch.cat([self.beginning, recorded], dim=3)
 
 
 class FixedPrefix:
@@ -73,7 +78,6 @@ class PromptCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.num_tokens_computed = 0
         self._entries: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
 
     @property
@@ -87,7 +91,6 @@ class PromptCache:
         missing = sorted({p for p in prompts if p not in self._entries}, key=len)
         if missing:
             self._entries.update(zip(missing, compute(missing), strict=True))
-            self.num_tokens_computed += sum(len(p) for p in missing)
         found = []
         for prompt in prompts:
             self._entries.move_to_end(prompt)

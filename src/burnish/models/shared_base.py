@@ -22,6 +22,7 @@ from burnish.models.key_values import FixedPrefix, GrowingCache, PromptCache, Re
 from burnish.models.shared_context import SharedContext, causal_mask, positions_of
 
 PREFILL_TOKENS = 4096  # prompt tokens that go through the base in one pass, padding included
+MIN_SHARED_BEGINNING = 16  # tokens; a shorter common beginning is not worth a pass of its own
 
 
 class SharedBase:
@@ -34,6 +35,7 @@ class SharedBase:
         self.scope = scope
         self.invocation: list[int] = []
         self.prompt_cache = PromptCache(prompt_cache_bytes)
+        self.num_prompt_tokens_read = 0
         self.decoder = model.get_decoder()
         for part in ("embed_tokens", "layers", "norm", "rotary_emb"):
             if not hasattr(self.decoder, part):
@@ -205,21 +207,33 @@ class SharedBase:
         return config.num_key_value_heads, width, head_dim
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Keys and values of prompts, sorted by length, in chunks of similar length. Padding lies to the right."""
+        """Keys and values of prompts, sorted by length. What all of them begin with (a system prompt) is read once."""
+        columns = enumerate(zip(*prompts, strict=False))
+        shared = next((n for n, column in columns if len(set(column)) > 1), len(prompts[0]))
+        if len(prompts) == 1 or shared < MIN_SHARED_BEGINNING:
+            return self._read_after(None, prompts)
+        (beginning,) = self._read_after(None, [prompts[0][:shared]])
+        return self._read_after(beginning, [p[shared:] for p in prompts])
+
+    def _read_after(self, beginning: Tensor | None, texts: list[tuple[int, ...]]) -> list[Tensor]:
+        """Keys and values of a beginning and each text behind it, read in chunks. Padding lies to the right."""
         entries: list[Tensor] = []
-        while len(entries) < len(prompts):
-            rest = prompts[len(entries) :]
-            take = max(1, sum(1 for n, p in enumerate(rest, 1) if n * max(len(p), 1) <= PREFILL_TOKENS))
+        while len(entries) < len(texts):
+            rest = texts[len(entries) :]
+            take = max(1, sum(1 for n, t in enumerate(rest, 1) if n * max(len(t), 1) <= PREFILL_TOKENS))
             chunk = rest[:take]
-            width = max(len(p) for p in chunk)
-            ids = torch.tensor([list(p) + [0] * (width - len(p)) for p in chunk], dtype=torch.long, device=self.device)
+            width = max(len(t) for t in chunk)
             if not width:
-                entries += [self.head.new_zeros(self.num_layers, 2, *self._key_shape(0))] * len(chunk)
+                nothing = self.head.new_zeros(self.num_layers, 2, *self._key_shape(0))
+                entries += [nothing if beginning is None else beginning] * len(chunk)
                 continue
-            recorder = Recorder()
+            ids = torch.tensor([list(t) + [0] * (width - len(t)) for t in chunk], dtype=torch.long, device=self.device)
+            seen = width if beginning is None else beginning.shape[3] + width
+            recorder = Recorder(beginning)
             self.take_role(None)
-            self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), recorder, range(self.num_layers))
-            entries += [recorder.row(row, len(p)) for row, p in enumerate(chunk)]
+            self.run_layers(self.embed(ids), ids.new_ones(len(chunk), seen).bool(), recorder, range(self.num_layers))
+            entries += [recorder.row(row, len(t)) for row, t in enumerate(chunk)]
+            self.num_prompt_tokens_read += sum(map(len, chunk))
         return entries
 
     @torch.no_grad()
