@@ -41,63 +41,150 @@ def _options(
 ) -> None: ...
 
 
+Config = Annotated[str, typer.Argument(help="YAML file; `burnish config` lists its keys", metavar="CONFIG.yaml")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")]
+TAKES_OVERRIDES = {"ignore_unknown_options": True}
+
+
 @app.command()
 def demo(
-    task: Annotated[str, typer.Option(help="`tldr` (summarize posts) or `sentiment` (continue cheerfully)")] = "tldr",
+    task: Annotated[
+        str, typer.Option(help="`tldr` (SFT, reward model, PPO: summarize posts) or `sentiment` (PPO alone)")
+    ] = "tldr",
     steps: Annotated[
         int | None, typer.Option(min=1, help="PPO steps; the default takes a few minutes on two cores")
     ] = None,
     seed: Annotated[int, typer.Option(help="everything random follows from it")] = 0,
     run_dir: Annotated[str, typer.Option(help="folder for the run's folder")] = "runs",
 ) -> None:
-    """PPO on a real 135M model with bundled prompts: progress, before against after, samples, the adapter."""
+    """From human feedback to a better model, on a real 135M model and bundled texts: verdict and report in minutes."""
     with _starting():
-        from burnish.demo import demo_task
-        from burnish.stages.ppo import run_ppo
+        from burnish.demo import run_demo
 
-    overrides: dict[str, object] = {"seed": seed}
-    if steps is not None:
-        overrides["steps"] = steps
-    chosen = demo_task(task, **overrides)
-    run_ppo(chosen.config, chosen.prompts, run_dir, run_name=None, console=console)
+    run_demo(console, task, steps, seed, run_dir)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
-def train(
-    config: Annotated[str, typer.Argument(help="YAML file; `burnish config` lists its keys", metavar="CONFIG.yaml")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")] = None,
-) -> None:
+@app.command(context_settings=TAKES_OVERRIDES)
+def sft(config: Config, overrides: Overrides = None) -> None:
+    """Supervised fine-tuning on demonstrations. Its adapter is where PPO starts, and what KL is measured from."""
+    from burnish.config import SFTConfig, load_config
+
+    settings = load_config(SFTConfig, config, overrides)
+    with _starting():
+        from burnish.stages.sft import load_data, run_sft
+
+    data, num_bad = load_data(settings)
+    run_sft(settings, data, settings.run_dir, settings.run_name, console, num_bad)
+
+
+@app.command(context_settings=TAKES_OVERRIDES)
+def reward(config: Config, overrides: Overrides = None) -> None:
+    """A reward model from preferences or human scores, with a report on whether it is any good."""
+    from burnish.config import RewardModelConfig, load_config
+
+    settings = load_config(RewardModelConfig, config, overrides)
+    with _starting():
+        from burnish.stages.reward import load_data, run_reward
+
+    data, num_bad = load_data(settings)
+    run_reward(settings, data, settings.run_dir, settings.run_name, console, num_bad)
+
+
+@app.command(context_settings=TAKES_OVERRIDES)
+def train(config: Config, overrides: Overrides = None) -> None:
     """PPO on your prompts with your reward. Example: `burnish train configs/tldr.yaml steps=20 kl_coef=0.05`"""
     from burnish.config import load_train_config
-    from burnish.data import Prompts, load_prompts, split_prompts
-    from burnish.errors import InputError
+    from burnish.data import load_split
 
     settings = load_train_config(config, overrides)
-    prompts = load_prompts(settings.prompts, settings.prompt_field)
-    if settings.eval_prompts:
-        held_out = load_prompts(settings.eval_prompts, settings.prompt_field)
-        overlap = set(prompts) & set(held_out)
-        if overlap:
-            raise InputError(
-                f"{len(overlap)} of the prompts in {settings.eval_prompts} are in {settings.prompts} too, the first "
-                f"begins {min(overlap)[:60]!r}; held-out prompts must not be trained on"
-            )
-        if len(held_out) == 1:
-            raise InputError(f"{settings.eval_prompts} holds one prompt; an interval needs at least 2")
-    else:
-        prompts, held_out = split_prompts(prompts, settings.num_eval_prompts, settings.seed)
-
+    prompts, num_bad = load_split(
+        "prompts",
+        settings.prompts,
+        settings.eval_prompts,
+        settings.num_eval_prompts,
+        settings.seed,
+        settings.fields,
+        settings.skip_bad,
+    )
     with _starting():  # slow to import, so only once everything above is in order
         from burnish.stages.ppo import run_ppo
 
-    run_ppo(
-        settings,
-        Prompts(prompts, held_out),
-        settings.run_dir,
-        settings.run_name,
-        console,
-        settings.samples_per_step,
-    )
+    run_ppo(settings, prompts, settings.run_dir, settings.run_name, console, num_bad)
+
+
+@app.command(context_settings=TAKES_OVERRIDES)
+def pipeline(config: Config, overrides: Overrides = None) -> None:
+    """SFT, reward model, PPO, verdict and report in one go; stages that are done already are skipped."""
+    from burnish.config.pipeline_config import load_pipeline_config
+
+    settings = load_pipeline_config(config, overrides)
+    with _starting():
+        from burnish.stages.pipeline import run_pipeline
+
+    run_pipeline(settings, console)
+
+
+@app.command("eval")
+def evaluate(
+    run: Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")],
+    best_of: Annotated[int, typer.Option(min=1, help="answers of the start model to choose the best from")] = 4,
+    ask: Annotated[int, typer.Option(min=0, help="blind comparisons for you to make; kept as preferences")] = 0,
+) -> None:
+    """The tuned model against its start on held-out prompts: was it worth it?"""
+    with _starting():
+        from burnish.stages.evaluate import evaluate_run
+
+    evaluate_run(console, run, best_of, ask)
+
+
+@app.command()
+def report(
+    run: Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")],
+    output: Annotated[str | None, typer.Option(help="file to write; default: report.html in the run folder")] = None,
+) -> None:
+    """One HTML file: verdict, curves, samples, and every token coloured by its credit."""
+    with _starting():
+        from burnish.runs import Run
+        from burnish.stages.report import write_report
+
+    console.print(f"{write_report(Run.open(run), output)}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def runs(run_dir: Annotated[str, typer.Argument(help="folder of run folders")] = "runs") -> None:
+    """All runs with their outcomes, newest first."""
+    with _starting():
+        from burnish.stages.overview import list_runs
+
+    list_runs(console, run_dir)
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(help="a run folder", metavar="A")],
+    b: Annotated[str, typer.Argument(help="another", metavar="B")],
+) -> None:
+    """What differs between two runs: settings and results."""
+    with _starting():
+        from burnish.stages.overview import show_difference
+
+    show_difference(console, a, b)
+
+
+@app.command("reward-test")
+def reward_test(
+    config: Config,
+    prompt: Annotated[str, typer.Argument(help="a prompt")],
+    response: Annotated[str, typer.Argument(help="an answer to it")],
+) -> None:
+    """What each part of a config's reward thinks of one answer."""
+    from burnish.config import load_train_config
+
+    settings = load_train_config(config)
+    with _starting():
+        from burnish.stages.reward_test import show_reward
+
+    show_reward(console, settings, prompt, response)
 
 
 @app.command()

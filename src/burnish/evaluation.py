@@ -1,71 +1,105 @@
-"""Held-out measurement: the same prompts and the same seed, before and after."""
+"""Held-out measurement: the same prompts and the same seed, for whichever model speaks."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, stdev
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 import torch
 
+from burnish.intervals import half_interval
 from burnish.maths import kl_per_token
-from burnish.ppo_trainer import PPOTrainer
+from burnish.models import PolicyModel
+from burnish.models.base_model import LanguageModel
+from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.reward_kl import scores_as_tensor
 from burnish.rewards import rouge_l
+from burnish.rewards.words import words
+from burnish.sa_pairs import SAPairs
 
 EVAL_SEED = 20_000  # far from any training seed in use: held-out responses are drawn from a stream of their own
 
 
-@dataclass(frozen=True)
+@dataclass
 class Evaluation:
     """Measured on held-out prompts, one value per prompt in each list."""
 
-    prompts: list[str]
-    texts: list[str]
-    reward: list[float]
-    kl: list[float]
-    tokens: list[float]
-    finished: list[float]
-    rouge_l: list[float] | None
+    prompts: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    reward: list[float] = field(default_factory=list)
+    second_reward: list[float] = field(default_factory=list)
+    """By a reward that training did not see; empty where there is none."""
+    rouge_l: list[float] = field(default_factory=list)
+    """Against each prompt's reference; empty unless all have one."""
+    kl: list[float] = field(default_factory=list)
+    tokens: list[float] = field(default_factory=list)
+    finished: list[float] = field(default_factory=list)
+    surprise: list[float] = field(default_factory=list)
+    """Nats per token that the bare base needs for the answer; exp of their mean is its perplexity."""
 
     def table(self) -> dict[str, tuple[float, float]]:
         """Mean and half the width of its 95 % interval, per measure."""
-        measures = {"reward": self.reward, "kl": self.kl, "tokens": self.tokens, "finished": self.finished}
-        if self.rouge_l is not None:
-            measures["rouge_l"] = self.rouge_l
-        return {name: (fmean(values), half_interval(values)) for name, values in measures.items()}
+        measures = {
+            "reward": self.reward,
+            "second_reward": self.second_reward,
+            "rouge_l": self.rouge_l,
+            "kl": self.kl,
+            "tokens": self.tokens,
+            "finished": self.finished,
+            "surprise": self.surprise,
+        }
+        return {name: (fmean(values), half_interval(values)) for name, values in measures.items() if values}
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: {"mean": mean, "half_interval_95": half} for name, (mean, half) in self.table().items()}
+        means = {name: {"mean": mean, "half_interval_95": half} for name, (mean, half) in self.table().items()}
+        return means | {f"distinct_{n}": distinct(self.texts, n) for n in (1, 2)}
 
 
-def half_interval(values: Sequence[float]) -> float:
-    """Half the width of the normal 95 % interval of a mean."""
-    return 1.96 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+def distinct(texts: Sequence[str], n: int) -> float:
+    """Share of different n-grams of words among all of them: how varied the answers are together."""
+    grams = [tuple(w[i : i + n]) for w in map(words, texts) for i in range(len(w) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0
 
 
 def evaluate(
     trainer: PPOTrainer,
     prompts: Sequence[str],
-    references: Sequence[str] | None = None,
+    speaker: PolicyModel | None = None,
+    second_reward: RewardComputer | None = None,
+    seed: int = EVAL_SEED,
 ) -> Evaluation:
-    """Samples one response per prompt from the policy as it is now. The training's random stream is not touched."""
-    generator = torch.Generator(trainer.base.device).manual_seed(EVAL_SEED)
-    result = Evaluation([], [], [], [], [], [], None if references is None else [])
+    """One sampled answer per prompt, by the policy or another speaker. The training's random stream is not touched."""
+    generator = torch.Generator(trainer.base.device).manual_seed(seed)
+    result = Evaluation()
+    base_model = LanguageModel(trainer.base, adapter=None)
     for first in range(0, len(prompts), trainer.config.batch_size):
         batch = list(prompts[first : first + trainer.config.batch_size])
-        pairs, texts = trainer.generator.generate_sequences(batch, generator)
-        score = scores_as_tensor(trainer.reward_computer.compute_rewards(batch, texts, pairs), pairs.mask)
-        kl = kl_per_token(pairs["logprob"], pairs["ref_logprob"]) * pairs.mask
+        pairs, texts = trainer.generator.generate_sequences(batch, generator, speaker=speaker)
         assert pairs.finished is not None
-        result.prompts.extend(batch)
-        result.texts.extend(texts)
-        result.reward.extend((score.sum(1) if score.dim() == 2 else score).tolist())
-        result.kl.extend(kl.sum(1).tolist())
-        result.tokens.extend(pairs.lengths.float().tolist())
-        result.finished.extend(pairs.finished.float().tolist())
-        if references is not None and result.rouge_l is not None:
-            result.rouge_l.extend(map(rouge_l, references[first : first + len(batch)], texts))
+        result.prompts += batch
+        result.texts += texts
+        result.reward += _per_response(trainer.reward_computer, batch, texts, pairs)
+        if second_reward is not None:
+            result.second_reward += _per_response(second_reward, batch, texts, pairs)
+        result.kl += (kl_per_token(pairs["logprob"], pairs["ref_logprob"]) * pairs.mask).sum(1).tolist()
+        result.tokens += pairs.lengths.float().tolist()
+        result.finished += pairs.finished.float().tolist()
+        result.surprise += _surprise(base_model, pairs)
+    references = [getattr(p, "reference", None) for p in result.prompts]
+    if None not in references:
+        result.rouge_l = [rouge_l(str(r), t) for r, t in zip(references, result.texts, strict=True)]
     return result
+
+
+def _per_response(reward: RewardComputer, prompts: list[str], texts: list[str], pairs: SAPairs) -> list[float]:
+    score = scores_as_tensor(reward.compute_rewards(prompts, texts, pairs), pairs.mask)
+    return (score.sum(1) if score.dim() == 2 else score).tolist()
+
+
+@torch.no_grad()
+def _surprise(base_model: LanguageModel, pairs: SAPairs) -> list[float]:
+    assert pairs.context is not None
+    logprobs = base_model.logprobs(pairs.context, pairs.mask, kept=None)
+    return (-logprobs.sum(1) / pairs.lengths.clamp(min=1)).tolist()

@@ -24,6 +24,11 @@ METRICS: dict[str, Metric] = {
         "rises, with noise from step to step",
         "flat after 10 steps: the learning rate is too low, or the reward hardly differs between responses",
     ),
+    "reward_parts": Metric(
+        "Mean score of each part of the reward, by name, before its weight.",
+        "the parts you care about rise",
+        "one part rises at the cost of the others: change the weights",
+    ),
     "reward_std": Metric(
         "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
     ),

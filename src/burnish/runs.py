@@ -1,10 +1,13 @@
 """The run folder: config, metrics, samples, adapters; written while the run goes on, readable by anything.
 
 config.yaml      every setting of the run
-metrics.jsonl    one line per PPO step (docs/metrics.md)
+metrics.jsonl    one line per PPO step (docs/metrics.md), or per update of the SFT and reward stages
 samples.jsonl    a few responses per step, each token with its log-probabilities, KL, value, advantage ...
-adapters/        policy/ and value/ in peft's own format
-result.json      held-out measurement before and after
+probes.jsonl     a few held-out prompts, answered before, during and after training
+adapters/        policy/ and value/, or sft/, or reward/, in peft's own format
+result.json      held-out measurement: written last, so a run that has it is complete
+verdict.json     what `burnish eval` found
+report.html      what `burnish report` made of all that
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from burnish.config import PPOConfig, TrainConfig
+from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
 from burnish.errors import InputError
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
@@ -38,7 +41,7 @@ class Run:
             raise InputError(f"{folder} exists already; choose another run_name, or move it away")
         return cls(folder)
 
-    def begin(self, config: PPOConfig) -> Run:
+    def begin(self, config: ModelConfig) -> Run:
         """Makes the folder and puts the config into it."""
         text = yaml.safe_dump(config.model_dump(), sort_keys=False)
         try:
@@ -58,7 +61,8 @@ class Run:
         return cls(folder)
 
     @property
-    def config(self) -> PPOConfig:
+    def settings(self) -> dict[str, Any]:
+        """config.yaml as it stands."""
         file = self.folder / "config.yaml"
         try:
             values = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -66,7 +70,55 @@ class Run:
             values = None
         if not isinstance(values, dict):
             raise InputError(f"{file} is damaged: it holds no settings")
-        return TrainConfig(**values) if "prompts" in values else PPOConfig(**values)
+        return values
+
+    @property
+    def stage(self) -> str:
+        """Which command made it: `sft`, `reward` or `ppo`."""
+        settings = self.settings
+        return "sft" if "demonstrations" in settings else "reward" if "preferences" in settings else "ppo"
+
+    @property
+    def config(self) -> PPOConfig:
+        """The settings of a PPO run."""
+        if self.stage != "ppo":
+            raise InputError(f"{self.folder} is a run of `burnish {self.stage}`; this needs a PPO run")
+        settings = self.settings
+        return TrainConfig(**settings) if "prompts" in settings else PPOConfig(**settings)
+
+    @property
+    def sft_config(self) -> SFTConfig:
+        return SFTConfig(**self.settings)
+
+    @property
+    def reward_config(self) -> RewardModelConfig:
+        return RewardModelConfig(**self.settings)
+
+    @property
+    def is_complete(self) -> bool:
+        return (self.folder / "result.json").is_file()
+
+    def read(self, file: str) -> dict[str, Any]:
+        """A JSON file of the run."""
+        try:
+            return json.loads((self.folder / file).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"{self.folder} has no {file}; has its run finished?") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.folder / file} is damaged: {error}") from None
+
+    def read_lines(self, file: str) -> list[dict[str, Any]]:
+        """The rows of a JSONL file of the run; none if there is no file. A last line cut by a kill is left out."""
+        path = self.folder / file
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        rows = []
+        for number, line in enumerate(lines, 1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                if number < len(lines):
+                    raise InputError(f"{path}:{number} is damaged: {error}") from None
+        return rows
 
     @property
     def policy_folder(self) -> Path:
@@ -76,7 +128,11 @@ class Run:
 
     def log_step(self, results: dict[str, Any]) -> None:
         """The step's metrics, as one line."""
-        self._append("metrics.jsonl", {name: results[name] for name in METRICS if name in results})
+        self.log({name: results[name] for name in METRICS if name in results})
+
+    def log(self, row: dict[str, Any]) -> None:
+        """A line of metrics.jsonl."""
+        self._append("metrics.jsonl", row)
 
     def log_samples(self, results: dict[str, Any], prompts: list[str], tokenizer: Any, how_many: int) -> None:
         """The first responses of a step, token by token."""
@@ -96,6 +152,11 @@ class Run:
                 },
             )
 
+    def log_probes(self, step: int, prompts: list[str], responses: list[str]) -> None:
+        """The same prompts, answered again after some step."""
+        for prompt, response in zip(prompts, responses, strict=True):
+            self._append("probes.jsonl", {"step": step, "prompt": prompt, "response": response})
+
     def save_adapter(self, role: RoleModel) -> Path:
         """One role's adapter (and head), under adapters/."""
         assert role.adapter is not None
@@ -103,8 +164,11 @@ class Run:
         save_adapter(role, folder)
         return folder
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        (self.folder / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    def write(self, file: str, values: dict[str, Any]) -> None:
+        """A JSON file of the run, there completely or not at all."""
+        scratch = self.folder / f".writing-{file}"
+        scratch.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        scratch.replace(self.folder / file)
 
     def _append(self, file: str, row: dict[str, Any]) -> None:
         with (self.folder / file).open("a", encoding="utf-8") as out:

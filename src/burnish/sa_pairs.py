@@ -230,6 +230,12 @@ def left_padded(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Te
     return ids, torch.arange(width) >= width - lengths[:, None]
 
 
+def right_padded(sequences: Sequence[Sequence[int]], pad_id: int = 0) -> tuple[Tensor, Tensor]:
+    """The same, padded on the right.  -> ids [B, T], mask [B, T]"""
+    ids, mask = left_padded([s[::-1] for s in sequences], pad_id)
+    return ids.flip(1), mask.flip(1)
+
+
 def _column_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The column keys of the rows, which all must carry."""
     keys = [key for key in rows[0] if key in COLUMN_OF_ROW_KEY]

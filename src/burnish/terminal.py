@@ -6,7 +6,7 @@ Model and prompt text is data: control characters are stripped and markup is esc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,9 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
-from burnish.config import PPOConfig
+from burnish.config import ModelConfig
 from burnish.evaluation import Evaluation
+from burnish.safe_text import visible
 
 PHASES = {
     "generate_sequences": "generating",
@@ -28,16 +29,18 @@ PHASES = {
 }
 MEASURES = {
     "reward": ("reward", "{:.3f}"),
-    "rouge_l": ("ROUGE-L to the author's TL;DR", "{:.3f}"),
+    "second_reward": ("a second reward", "{:.3f}"),
+    "rouge_l": ("ROUGE-L to the reference", "{:.3f}"),
     "kl": ("KL to the reference (nats)", "{:.2f}"),
     "tokens": ("length (tokens)", "{:.1f}"),
     "finished": ("finished", "{:.0%}"),
+    "surprise": ("surprise of the base (nats a token)", "{:.2f}"),
 }
 
 
 def plain(text: str) -> str:
     """Text of unknown origin, safe to print: no control characters, no markup."""
-    return escape(re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]", "", text))
+    return escape(visible(text))
 
 
 @contextmanager
@@ -49,11 +52,33 @@ def busy(console: Console, what: str) -> Iterator[None]:
         yield
 
 
-def loading(config: PPOConfig) -> str:
+def loading(config: ModelConfig) -> str:
     """What a person waits for while a model is loaded."""
     if config.model_name == EMBEDDED_NAME and not converted_folder().is_dir():
         return "unpacking the embedded model (the first time only, about 30 s)"
     return f"loading {config.model_name}"
+
+
+@contextmanager
+def updates(console: Console, what: str, total: int) -> Iterator[Callable[[dict[str, float]], None]]:
+    """A progress bar for supervised training; gives the function that is told of every update."""
+    columns = (TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(bar_width=16))
+    columns += (TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())  # type: ignore[assignment]
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what, total=total, numbers="")
+
+        def on_update(statistics: dict[str, float]) -> None:
+            shown = {n: statistics[n] for n in ("loss", "accuracy") if n in statistics}
+            progress.update(task, advance=1, numbers="  ".join(f"{n} {value:.3f}" for n, value in shown.items()))
+
+        yield on_update
+
+
+def data_table(rows: list[tuple[str, str, str]]) -> Table:
+    table = Table("data", "train", "held out", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 class StepProgress:
@@ -104,11 +129,11 @@ def memory_table(rows: list[tuple[str, float, str]]) -> Table:
     return table
 
 
-def before_after_table(before: Evaluation, after: Evaluation) -> Table:
+def before_after_table(
+    before: Evaluation, after: Evaluation, names: tuple[str, str] = ("before", "after")
+) -> Table:
     """Means with their 95 % intervals, on held-out prompts."""
-    table = Table(
-        "held-out", "before", "after", title=f"{len(before.prompts)} held-out prompts, mean and 95 % interval"
-    )
+    table = Table("held-out", *names, title=f"{len(before.prompts)} held-out prompts, mean and 95 % interval")
     then, now = before.table(), after.table()
     for name, (label, form) in MEASURES.items():
         if name in then:

@@ -32,7 +32,7 @@ class PromptEncoder:
         for number, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
-            where = getattr(prompt, "source", f"prompt {number}")
+            where = getattr(prompt, "source", "") or f"prompt {number}"
             problem = problem_with(prompt)
             if problem:
                 raise InputError(f"{where} {problem}")
@@ -55,11 +55,23 @@ class PromptEncoder:
         with_header = self._templated(message, add_generation_prompt=True)
         return with_header[len(self._templated(message, add_generation_prompt=False)) :]
 
+    def encode_answers(self, answers: Sequence[str], stop_id: int) -> list[list[int]]:
+        """Token ids of answers that people wrote, each ended by the stop token and cut to max_new_tokens."""
+        encoded = [list(self.tokenizer(a, add_special_tokens=False)["input_ids"]) for a in answers]
+        return [[*ids, stop_id][: self.max_new_tokens] for ids in encoded]
+
+    def count_tokens(self, text: str) -> int:
+        """Length of a text as it stands, without template."""
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
     def _tokens_of(self, prompt: str) -> list[int]:
+        messages = getattr(prompt, "messages", None)
         if not self.chat_template:
+            if messages is not None:
+                raise InputError(f"{prompt.source} is a chat; set chat_template: true")  # type: ignore[attr-defined]
             return list(self.tokenizer(prompt)["input_ids"])
-        messages = [{"role": "user", "content": prompt}]
-        if self.system_prompt is not None:
+        messages = list(messages or [{"role": "user", "content": prompt}])
+        if self.system_prompt is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self.system_prompt})
         return self._templated(messages, add_generation_prompt=True)
 

@@ -1,6 +1,6 @@
-"""Settings: checked once, all errors at once, frozen afterwards."""
+"""Settings: every key with its meaning, checked when a config is made."""
 
+from burnish.config.files import load_config, load_train_config
+from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
-from burnish.config.train_config import TrainConfig, load_train_config
-
-__all__ = ["PPOConfig", "TrainConfig", "load_train_config"]
+from burnish.config.stage_configs import RewardModelConfig, SFTConfig, TrainConfig

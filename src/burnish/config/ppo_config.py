@@ -1,57 +1,27 @@
-"""Everything that can be set, in one place. The text under a field is its help and its documentation."""
+"""Everything that PPO can be told, in one place. The text under a field is its help and its documentation."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field
 
-from burnish.errors import ConfigError, nearest
+from burnish.config.model_config import ModelConfig
+from burnish.config.reward_parts import RewardPart, parts_of
 
 
-class PPOConfig(BaseModel):
+class PPOConfig(ModelConfig):
     """One PPO fine-tuning: model, rollout, reward, credit, update."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
-    )
+    # ---- start
+    sft: str | None = None
+    """Folder of an SFT run (`burnish sft`): its adapter becomes the reference and the policy's start. Unset: the base
+    model itself is both."""
+    value_from_reward: bool = False
+    """Start the value model from the reward model instead of from nothing. It then predicts sensible values at once;
+    needs a reward of kind `model`."""
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise ConfigError(problems_of(error, type(self))) from None
-
-    # ---- model
-    model_name: str = "Qwen/Qwen3-0.6B-Base"
-    """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
-    lora_r: int = Field(16, ge=1)
-    """Rank of the adapters. Usual 8-64; a higher rank can learn more and costs memory."""
-    lora_alpha: int = Field(32, ge=1)
-    """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
-    lora_dropout: float = Field(0.1, ge=0, lt=1)
-    """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
-    only written into the saved adapters. Usual 0-0.1."""
-    lora_layers: Literal["all"] | int | list[int] = "all"
-    """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
-    the layers below are computed once per rollout; they learn a little less per step."""
-    lora_target_modules: Literal["all-linear"] | list[str] = "all-linear"
-    """Linear modules of a layer that get an adapter, for example [q_proj, v_proj]. Fewer: smaller and weaker."""
-    adapter_scope: Literal["response", "sequence"] = "response"
-    """Where the adapters act. `response`: on the end of the prompt and the response, so that the prompt is read once
-    for all roles and epochs. `sequence`: everywhere, the ordinary LoRA that can be merged into the base."""
-    device: str = "auto"
-    """`auto` (a GPU if there is one), or a torch device such as `cpu` or `cuda:0`."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the base. `auto`: float32 on CPU (bfloat16 is slow on most), bfloat16 on GPU."""
-
-    # ---- prompts and generation
-    chat_template: bool = False
-    """Give prompts as a user's message through the tokenizer's chat template. Set it for instruct models."""
-    system_prompt: str | None = None
-    """System message for the chat template; without it the template's own default is used."""
-    max_new_tokens: int = Field(10, ge=1)
-    """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it."""
+    # ---- generation
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature, applied when scoring too. Usual 0.7-1.0; lower explores less."""
     top_k: int = Field(50, ge=0)
@@ -61,8 +31,9 @@ class PPOConfig(BaseModel):
     top_k too: without it the sets can be very large, and they are stored."""
 
     # ---- reward and KL
-    reward: str = "tldr"
-    """A named rule (`tldr`, `sentiment`), a Python function as `file.py:name`, or the folder of a reward model."""
+    reward: str | list[RewardPart] = "tldr"
+    """What is learned: a rule's name, a Python function as `file.py:name`, the folder of a reward model, or a list of
+    weighted parts of several kinds (docs/rewards.md)."""
     kl_coef: float = Field(0.1, ge=0)
     """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
@@ -98,12 +69,6 @@ class PPOConfig(BaseModel):
     mini_batch_size: int | None = Field(None, ge=1)
     """Responses per optimizer step; must divide batch_size. Usual: batch_size, or a part of it down to an eighth.
     Smaller: more and noisier updates per rollout. Unset: the whole rollout."""
-    micro_batch_size: int | None = Field(None, ge=1)
-    """Most responses in one forward and backward pass. Unset: as many as activation_mb allows. Changes memory and
-    speed, never the result."""
-    activation_mb: int = Field(512, ge=1)
-    """Memory for what one training pass keeps until its gradients are computed; the micro-batch is chosen from it.
-    Usual: 256-4096. Changes memory and speed, never the result."""
     learning_rate: float = Field(1e-5, gt=0)
     """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 1e-3."""
     value_learning_rate: float = Field(1e-4, gt=0)
@@ -122,98 +87,26 @@ class PPOConfig(BaseModel):
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this norm, policy and value apart. Usual 0.5-1; lower tames rare large updates."""
 
-    # ---- run
-    seed: int = Field(0, ge=0, lt=2**31)
-    """Sampling, data order and initialisation all follow from it."""
-    prompt_cache_mb: int = Field(1024, ge=0)
-    """Memory for the base's reading of prompts that may come back in a later step (response scope). Usual: what the
-    machine can spare; with room for all prompts each is read once in the whole run."""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _means_what_it_says(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML's `yes` is no number, and Python's None is written null."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError("this key is not a yes or no")
-        if value == "None":
-            raise ValueError("for nothing, write null")
-        return value
-
-    @field_validator("lora_layers", "lora_target_modules")
-    @classmethod
-    def _names_something(cls, value: Any) -> Any:
-        if (
-            value == []
-            or (isinstance(value, int) and value < 1)
-            or (isinstance(value, list) and any(isinstance(v, int) and v < 0 for v in value))
-        ):
-            raise ValueError("nothing to adapt")
-        return value
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        """Rules between keys, all told at once (each on a line of its own)."""
-        broken = []
+    def broken_rules(self) -> list[str]:
+        broken = super().broken_rules()
         batch, mini = self.batch_size, self.mini_batch_size
         if mini is not None and batch % mini:
             lower, upper = batch // mini * mini, (batch // mini + 1) * mini
             way_out = f"{lower} or {upper}" if lower else f"{upper}"
             broken.append(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}")
-        if self.system_prompt is not None and not self.chat_template:
-            broken.append("system_prompt is part of a chat template; set chat_template: true, or leave it out")
+        if self.value_from_reward and not any(part.kind == "model" for part in self.reward_parts):
+            broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
         if self.value_warmup_steps >= self.steps:
             broken.append(
                 f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
             )
-        if broken:
-            raise ValueError("\n".join(broken))
-        return self
+        return broken
+
+    @property
+    def reward_parts(self) -> list[RewardPart]:
+        return parts_of(self.reward)
 
     @property
     def optimizer_steps_per_ppo_step(self) -> int:
         """Optimizer steps of each model for a full rollout."""
         return self.epochs * (self.batch_size // (self.mini_batch_size or self.batch_size))
-
-
-# Where pydantic's own words would mislead: what the key takes.
-TAKES = {
-    "lora_layers": "takes `all`, a number of top layers, or a list of layer numbers from 0",
-    "lora_target_modules": "takes `all-linear` or a list such as [q_proj, v_proj]",
-    "reward": "takes a rule's name, `file.py:function` or a folder, as text; "
-    "a function itself goes to PPOTrainer(config, reward=...)",
-    "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
-    "a number or a date goes in quotes",
-}
-# Names that other trainers use for the same thing.
-ELSEWHERE = {
-    "lr": "learning_rate",
-    "gae_lambda": "lam",
-    "lambda": "lam",
-    "clip_range": "clip_epsilon",
-    "cliprange": "clip_epsilon",
-    "ppo_epochs": "epochs",
-    "num_ppo_epochs": "epochs",
-    "init_kl_coef": "kl_coef",
-    "max_length": "max_new_tokens",
-}
-
-
-def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
-    """One line for each wrong key, with the nearest name for a key that does not exist."""
-    problems: dict[str, str] = {}  # by key: a field with several types reports each of them, and one line is enough
-    for item in error.errors():
-        sentence = item["msg"].removeprefix("Value error, ")
-        if not item["loc"]:  # rules between keys, a line each
-            problems |= {line: line for line in sentence.split("\n")}
-            continue
-        key = str(item["loc"][0])
-        if item["type"] == "extra_forbidden":
-            known = ELSEWHERE.get(key)
-            hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
-            problem = f"unknown key {key!r}{hint}"
-        elif item["type"] == "missing":
-            problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"
-        else:
-            problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r})"
-        problems.setdefault(key, problem)
-    return list(problems.values())

@@ -40,6 +40,12 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     shutil.rmtree(scratch)
 
 
+def adapter_folder(path: str | Path, role: str) -> Path:
+    """Where a role's adapter lies: in a run's adapters/, or in the folder itself."""
+    inside = Path(path) / "adapters" / role
+    return inside if inside.is_dir() else Path(path)
+
+
 def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
     """Puts saved weights into an adapter of the same shape, and takes over the invocation it was trained with."""
     for file in ("adapter_config.json", "adapter_model.safetensors", SCOPE_FILE):

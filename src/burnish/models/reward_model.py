@@ -13,7 +13,7 @@ from burnish.models.adapter_files import load_adapter
 from burnish.models.base_model import ScalarModel
 from burnish.models.key_values import FixedPrefix
 from burnish.models.shared_base import SharedBase
-from burnish.sa_pairs import SAPairs, left_padded
+from burnish.sa_pairs import SAPairs, left_padded, right_padded
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 
@@ -38,10 +38,18 @@ class RewardModel(ScalarModel):
         """Scores of texts: the prompts encoded as in training, each response taken as finished."""
         stop = self.base.stop_ids[0]
         answers = [[*self.base.tokenizer(r, add_special_tokens=False)["input_ids"], stop] for r in responses]
-        mirrored_ids, mirrored_mask = left_padded([a[::-1] for a in answers])  # right padding is left padding mirrored
-        prompt_ids, prompt_mask = left_padded(self.encode(prompts))
-        tensors = (prompt_ids, prompt_mask, mirrored_ids.flip(1), mirrored_mask.flip(1))
-        return self.scores(*(t.to(self.base.device) for t in tensors)).tolist()
+        return self.score_tokens(self.encode(prompts), answers).tolist()
+
+    def score_tokens(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Tensor:
+        """One score per prompt and answer, given as token ids; with gradient unless that is switched off."""
+        tensors = (*left_padded(prompts), *right_padded(answers))
+        return self.scores(*(t.to(self.base.device) for t in tensors))
+
+    @torch.no_grad()
+    def normalise(self, mean: float, std: float) -> None:
+        """From now on what scored `mean` scores 0, and a spread of `std` is 1: the head's own weights are changed."""
+        self.head.weight /= std
+        self.head.bias.copy_((self.head.bias - mean) / std)
 
     @torch.no_grad()
     def score_pairs(self, sa_pairs: SAPairs) -> list[float]:

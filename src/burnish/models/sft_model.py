@@ -11,10 +11,11 @@ from burnish.models.shared_context import SharedContext
 
 
 class SFTModel(LanguageModel):
-    """The frozen base with every adapter off. It stays what it was, to the bit, however long the policy trains."""
+    """The frozen base with every adapter off, or with the SFT stage's adapter, which nothing trains any more. It stays
+    what it was, to the bit, however long the policy trains."""
 
-    def __init__(self, base: SharedBase, temperature: float = 1.0) -> None:
-        super().__init__(base, adapter=None, temperature=temperature)
+    def __init__(self, base: SharedBase, temperature: float = 1.0, adapter: str | None = None) -> None:
+        super().__init__(base, adapter, temperature)
 
     @torch.no_grad()
     def logprobs(self, context: SharedContext, mask: Tensor, kept: Tensor | None) -> Tensor:

@@ -7,7 +7,8 @@ through the decoder's layers, and the work that the frozen part does once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -111,6 +112,17 @@ class SharedBase:
                 layer.set_adapter(adapter)  # peft also makes this adapter trainable, and the others not
         self._role = adapter
 
+    @contextmanager
+    def dropout(self) -> Iterator[None]:
+        """The adapters' dropout at work: for learning from people's texts. PPO leaves it off."""
+        for layer in self._tuner_layers:
+            layer.train()
+        try:
+            yield
+        finally:
+            for layer in self._tuner_layers:
+                layer.eval()
+
     # -------------------------------------------------------------------------------------------- the layer walk
 
     def embed(self, ids: Tensor) -> Tensor:
@@ -196,6 +208,12 @@ class SharedBase:
     def prefix_activation_bytes(self) -> int:
         """And of each token of the prefix: keys and values, as cut for the micro-batch and as the layers read them."""
         return 2 * self.key_bytes * (self.num_layers - self.trunk_depth) // self.num_layers
+
+    def pass_size(self, prompt_tokens: int, answer_tokens: int) -> float:
+        """A sequence in a training pass, in tokens: those computed, and those of the prefix by what reading one costs."""
+        prompt_end = prompt_tokens - self.suffix_start(prompt_tokens)
+        prefix_cost = self.prefix_activation_bytes / self.activation_bytes
+        return prompt_end + answer_tokens + (prompt_tokens - prompt_end) * prefix_cost
 
     @property
     def _heads_per_key(self) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torch import Tensor, nn
 
+from burnish.models.adapter_files import load_adapter
 from burnish.models.base_model import ScalarModel
 from burnish.models.shared_base import SharedBase
 from burnish.models.shared_context import SharedContext
@@ -16,6 +19,12 @@ class ValueModel(ScalarModel):
         super().__init__(base, adapter)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    def start_from(self, folder: Path) -> None:
+        """Takes adapter and head of a reward model: what it says of an unfinished response is a first guess."""
+        assert self.adapter is not None
+        load_adapter(self.base, self.adapter, folder)
+        self.load_head(folder)
 
     def values(self, context: SharedContext, mask: Tensor) -> Tensor:
         """V(s) before every response token.  -> [B, T], zero outside the mask"""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from burnish.memory import held_bytes
-from burnish.models import RewardModel
 from burnish.models.sampling import LOGITS_CHUNK
 from burnish.models.shared_base import PREFILL_TOKENS
 
@@ -43,9 +42,11 @@ def _roles(trainer: PPOTrainer) -> list[Row]:
         ("policy", 4 * trainer.policy.nbytes / MEGABYTE, "adapter, gradients and Adam's state"),
         ("value", 4 * trainer.value_model.nbytes / MEGABYTE, "adapter, head, gradients and Adam's state"),
     ]
-    reward = trainer.reward_computer.reward
-    if isinstance(reward, RewardModel):
-        return [*rows, ("reward", reward.nbytes / MEGABYTE, "adapter and head")]
+    if trainer.sft_model.adapter is not None:
+        rows.insert(1, ("reference", trainer.sft_model.nbytes / MEGABYTE, "the SFT stage's adapter, frozen"))
+    models = trainer.reward_computer.models
+    if models:
+        return [*rows, ("reward", sum(m.nbytes for m in models) / MEGABYTE, "adapter and head")]
     return [*rows, ("reward", 0.0, f"{trainer.reward_computer.name}, not a model")]
 
 

@@ -13,18 +13,20 @@ from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
 from burnish.base_setup import BaseSetup
 from burnish.clock import Clock
 from burnish.config import PPOConfig
+from burnish.config.reward_parts import ModelPart, RewardPart, unique_names
 from burnish.errors import InputError
 from burnish.experience_buffer import ExperienceBuffer
 from burnish.maths import linear_decay
 from burnish.metrics import step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
+from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.ppo_trainer.generator import SequenceGenerator
 from burnish.ppo_trainer.memory_report import memory_report
 from burnish.ppo_trainer.model_trainer import ModelTrainer
-from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction
+from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction, WeightedReward
 from burnish.ppo_trainer.value_adder import ValueAdder
 from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
-from burnish.rewards import resolve_reward
+from burnish.rewards import check_parts, function_of
 from burnish.runs import Run
 from burnish.sa_pairs import SAPairs
 
@@ -44,24 +46,31 @@ class PPOTrainer:
         tokenizer: Any = None,
     ) -> None:
         self.config = config
-        chosen_reward = reward or resolve_reward(config.reward)  # a reward that does not exist fails before any loading
-        setup = BaseSetup(config, model, tokenizer)
-        self.base = setup.base
-        setup.add_adapter("policy")
-        setup.add_adapter("value")
+        self._num_reward_models = 0
+        if reward is None:
+            check_parts(config.reward_parts)  # a reward that does not exist fails before any loading
+        self.setup = BaseSetup(config, model, tokenizer)
+        self.base = self.setup.base
+        self.setup.add_adapter("policy")
+        self.setup.add_adapter("value")
         self.policy = PolicyModel(self.base, "policy", config.temperature)
         self.sft_model = SFTModel(self.base, config.temperature)
         self.value_model = ValueModel(self.base, "value")
-        if isinstance(chosen_reward, str):  # the folder of a reward model
-            setup.add_adapter("reward")
-            chosen_reward = RewardModel(self.base, setup.encoder.encode).load(chosen_reward)
+        if config.sft is not None:
+            self._start_from_sft(adapter_folder(config.sft, "sft"))
 
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
         self.generator = SequenceGenerator(
-            self.policy, self.sft_model, setup.encoder, sampler, config.max_new_tokens, self.clock
+            self.policy, self.sft_model, self.setup.encoder, sampler, config.max_new_tokens, self.clock
         )
-        self.reward_computer = RewardComputer(chosen_reward, self.base.tokenizer, self.clock)
+        self.reward_computer = (
+            self.reward_of(config.reward_parts)
+            if reward is None
+            else RewardComputer(reward, self.base.tokenizer, self.clock)
+        )
+        if config.value_from_reward:
+            self._start_value_from_reward()
         self.kl_divergence = KLDivergence(config.kl_estimator)
         self.kl_controller = KLController(config.kl_coef, config.adaptive_kl_target, config.adaptive_kl_horizon)
         self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards)
@@ -73,6 +82,31 @@ class PPOTrainer:
         self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
         self.step = 0
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
+
+    def reward_of(self, parts: Sequence[RewardPart]) -> RewardComputer:
+        """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
+        weighted = []
+        for part, name in zip(parts, unique_names([p.name for p in parts]), strict=True):
+            reward = self._reward_model(part.path) if isinstance(part, ModelPart) else function_of(part)
+            weighted.append(WeightedReward(name, reward, part.weight))
+        return RewardComputer(weighted, self.base.tokenizer, self.clock)
+
+    def _reward_model(self, path: str) -> RewardModel:
+        adapter = f"reward_{self._num_reward_models}"
+        self._num_reward_models += 1
+        self.setup.add_adapter(adapter)
+        return RewardModel(self.base, self.setup.encoder.encode, adapter).load(adapter_folder(path, "reward"))
+
+    def _start_from_sft(self, folder: Path) -> None:
+        """The SFT adapter twice: frozen as the reference, and as the policy's start."""
+        self.setup.add_adapter("sft")
+        load_adapter(self.base, "sft", folder)
+        load_adapter(self.base, "policy", folder)
+        self.sft_model = SFTModel(self.base, self.config.temperature, adapter="sft")
+
+    def _start_value_from_reward(self) -> None:
+        part = next(p for p in self.config.reward_parts if isinstance(p, ModelPart))
+        self.value_model.start_from(adapter_folder(part.path, "reward"))
 
     # ----------------------------------------------------------------------------------------------- the step
 
@@ -121,8 +155,9 @@ class PPOTrainer:
         return self.model_trainer.train_policy_model(self.experience_buffer)
 
     def _end_step(self, started: float, sa_pairs: SAPairs, texts: list[str], rewards: list[Any]) -> dict[str, Any]:
-        metrics = step_metrics(sa_pairs, rewards, self.kl_coef) | self.model_trainer.metrics
+        metrics: dict[str, Any] = step_metrics(sa_pairs, rewards, self.kl_coef) | self.model_trainer.metrics
         metrics |= {
+            "reward_parts": dict(self.reward_computer.part_means),
             "learning_rate": self.model_trainer.policy_optimizer.param_groups[0]["lr"],
             "policy_updates": self.policy.num_updates,
             "value_updates": self.value_model.num_updates,

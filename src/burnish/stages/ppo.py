@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,69 +14,73 @@ from rich.console import Console
 from burnish import terminal
 from burnish.base_setup.base_setup import check_prompts
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
-from burnish.config import PPOConfig
-from burnish.data import Prompts
+from burnish.base_setup.invocation import NO_SHARED_ENDING
+from burnish.config import PPOConfig, TrainConfig
+from burnish.data import Split, data_report
 from burnish.evaluation import Evaluation, evaluate
 from burnish.memory import peak_bytes
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
-from burnish.ppo_trainer.generator import NO_SHARED_ENDING
 from burnish.ppo_trainer.reward_computer import RewardFunction
-from burnish.rewards import resolve_reward
+from burnish.rewards import check_parts
+from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
+from burnish.stages.evaluate import conclude, second_reward
+from burnish.trackers import open_tracker
 
 SHOWN_SAMPLES = 4
+NUM_PROBES = 2  # held-out prompts that are answered again and again while training goes on
 
 
 def run_ppo(
     config: PPOConfig,
-    prompts: Prompts,
+    prompts: Split[str],
     run_dir: str | Path,
     run_name: str | None,
     console: Console,
-    samples_per_step: int = 2,
+    num_bad: int = 0,
+    best_of: int = 0,
 ) -> Run:
     """Trains, and leaves a run folder behind. All input is checked before the folder is made."""
     started = time.perf_counter()
-    reward = resolve_reward(config.reward)
-    if not isinstance(reward, str):
-        _try_out(reward, prompts.train)
+    everything = [*prompts.train, *prompts.held_out]
+    for function in check_parts(config.reward_parts):
+        _try_out(function, prompts.train)
     run = Run.new(run_dir, run_name)
     with terminal.busy(console, terminal.loading(config)):
-        check_prompts(config, [*prompts.train, *prompts.held_out])
-        trainer = PPOTrainer(config, None if isinstance(reward, str) else reward)
+        check_prompts(config, everything)
+        trainer = PPOTrainer(config)
         with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
             warnings.simplefilter("ignore", UserWarning)
-            trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
+            trainer.generator.agree_on_invocation(everything)
     run.begin(config)
-    memory = trainer.memory_report([*prompts.train, *prompts.held_out])
+    memory = trainer.memory_report(everything)
+    console.print(
+        terminal.data_table(
+            data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
+        )
+    )
     _announce(console, trainer, prompts, run, memory)
 
-    before = _measure(console, trainer, prompts, "before")
-    with terminal.StepProgress(console, config.steps) as progress:
-        trainer.clock.on_phase = progress.on_phase
-
-        def on_step(results: dict[str, Any]) -> None:
-            run.log_step(results)
-            step_prompts = trainer.prompts_of_step(prompts.train, results["step"] - 1)
-            run.log_samples(results, step_prompts, trainer.base.tokenizer, samples_per_step)
-            progress.on_step(results)
-
-        try:
-            trainer.train(prompts.train, on_step)
-        finally:  # what was learned is kept, whatever ended the training
-            trainer.save(run.folder)
-        trainer.clock.on_phase = None
-    after = _measure(console, trainer, prompts, "after")
-
-    seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
+    second = second_reward(trainer)
+    before = _measure(console, trainer, prompts.held_out, second, "before")
+    _train(console, trainer, prompts, run)
+    after = _measure(console, trainer, prompts.held_out, second, "after")
+    verdict = None
     if before is not None and after is not None:
-        cost = {
+        verdict = conclude(console, trainer, run, before, after, best_of)
+        console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
+        console.print(verdict.sentence, highlight=False)
+    seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
+    run.write(
+        "result.json",
+        {
+            "before": before and before.as_dict(),
+            "after": after and after.as_dict(),
             "seconds": seconds,
             "peak_memory_gb": round(peak_gb, 2),
             "memory": {n: round(mb) for n, mb, _ in memory},
-        }
-        run.write_result({"before": before.as_dict(), "after": after.as_dict(), **cost})
-        _compare(console, before, after)
+        },
+    )
     console.print(
         f"Took {seconds // 60}:{seconds % 60:02d} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False
     )
@@ -82,13 +88,48 @@ def run_ppo(
     return run
 
 
+def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run) -> None:
+    config = trainer.config
+    samples = config.samples_per_step if isinstance(config, TrainConfig) else 2
+    tracker = open_tracker(config.tracker if isinstance(config, TrainConfig) else None, run)
+    probes = prompts.held_out[:NUM_PROBES]
+    probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
+    with terminal.StepProgress(console, config.steps) as progress:
+        trainer.clock.on_phase = progress.on_phase
+
+        def probe(step: int) -> None:
+            """The most likely answers to the same prompts, as training goes on."""
+            greedy = replace(trainer.generator.sampler, greedy=True)
+            _, texts = trainer.generator.generate_sequences(probes, sampler=greedy)
+            run.log_probes(step, probes, texts)
+
+        def on_step(results: dict[str, Any]) -> None:
+            run.log_step(results)
+            step_prompts = trainer.prompts_of_step(prompts.train, results["step"] - 1)
+            run.log_samples(results, step_prompts, trainer.base.tokenizer, samples)
+            tracker.log(results)
+            progress.on_step(results)
+            if results["step"] in probe_steps:
+                probe(results["step"])
+
+        try:
+            if 0 in probe_steps:
+                probe(0)
+            trainer.train(prompts.train, on_step)
+        finally:  # what was learned is kept, whatever ended the training
+            trainer.save(run.folder)
+            tracker.close()
+        trainer.clock.on_phase = None
+
+
 def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
     """A reward that fails on any two answers fails now, not after the model is loaded and a batch generated."""
-    RewardComputer(reward).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
+    if not isinstance(reward, HumanReward):  # nobody is asked about made-up answers
+        RewardComputer(reward).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
 
 
 def _announce(
-    console: Console, trainer: PPOTrainer, prompts: Prompts, run: Run, memory: list[tuple[str, float, str]]
+    console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run, memory: list[tuple[str, float, str]]
 ) -> None:
     config = trainer.config
     console.print(terminal.memory_table(memory))
@@ -105,24 +146,13 @@ def _announce(
         console.print(NO_SHARED_ENDING, highlight=False)
 
 
-def _measure(console: Console, trainer: PPOTrainer, prompts: Prompts, when: str) -> Evaluation | None:
-    if not prompts.held_out:
+def _measure(
+    console: Console, trainer: PPOTrainer, prompts: Sequence[str], second: RewardComputer | None, when: str
+) -> Evaluation | None:
+    if not prompts:
         return None
-    with terminal.busy(console, f"measuring {len(prompts.held_out)} held-out prompts {when} training"):
-        return evaluate(trainer, prompts.held_out, prompts.references)
-
-
-def _compare(console: Console, before: Evaluation, after: Evaluation) -> None:
-    console.print(terminal.before_after_table(before, after))
-    console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
-    mean, half = before.table()["reward"]
-    now = after.table()["reward"][0]
-    where = "above" if now > mean + half else "below" if now < mean - half else "inside"
-    console.print(
-        f"Held-out reward {mean:.3f} before, {now:.3f} after: {where} the 95 % interval of before "
-        f"({mean - half:.3f} to {mean + half:.3f}).",
-        highlight=False,
-    )
+    with terminal.busy(console, f"measuring {len(prompts)} held-out prompts {when} training"):
+        return evaluate(trainer, prompts, second_reward=second)
 
 
 def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:

@@ -1,0 +1,117 @@
+"""Config files: YAML in, a checked config out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from burnish.config.model_config import ModelConfig
+from burnish.config.stage_configs import TrainConfig
+from burnish.data.rows import FILES
+from burnish.errors import ConfigError, InputError
+
+MAX_CONFIG_BYTES = 1_000_000
+DATA_KEYS = ("prompts", "eval_prompts", "demonstrations", "eval_demonstrations", "preferences", "eval_preferences", "scores")
+FOLDER_KEYS = ("model_name", "sft", "reward", "eval_reward")
+PART_KEYS = ("path", "function")
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+def load_train_config(path: str | Path, overrides: list[str] | None = None) -> TrainConfig:
+    """The config of `burnish train`."""
+    return load_config(TrainConfig, path, overrides)
+
+
+def load_config(kind: type[Config], path: str | Path, overrides: list[str] | None = None) -> Config:
+    """Reads a YAML file and applies `key=value` overrides. Relative paths in the file are taken from its folder."""
+    path = Path(path)
+    values = read_mapping(path)
+    start_paths_at(path.parent, values)
+    apply_overrides(kind, values, overrides or [])
+    start_paths_at(Path(), values)
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(error.problems, source=str(path) + (" and its overrides" if overrides else "")) from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The settings of a YAML file."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise InputError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; that is not a config")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read the config {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"the config {path} is not UTF-8 text (byte {error.start})") from None
+    values = _parse(text, str(path))
+    if not isinstance(values, dict):
+        found = "empty" if values is None else f"a {type(values).__name__}"
+        raise InputError(f"the config {path} is {found}; it must be a mapping of `key: value` lines")
+    return values
+
+
+def apply_overrides(kind: type[ModelConfig], values: dict[str, Any], overrides: list[str]) -> None:
+    """`key=value` from the command line; a text key takes the value as it stands, any other as YAML."""
+    text_keys = {name for name, field in kind.model_fields.items() if field.annotation in (str, str | None)}
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals or not key or key.startswith("-"):
+            raise InputError(
+                f"override {override!r} is not of the form key=value; write it like steps=20, without dashes"
+            )
+        as_text = key in text_keys and value != "null"
+        values[key] = value if as_text else _parse(value, f"override {override!r}")
+
+
+def start_paths_at(folder: Path, values: dict[str, Any]) -> None:
+    """Writes out what names something on disk, so that the run folder's copy of the config stays true anywhere."""
+    for key in (*DATA_KEYS, *FOLDER_KEYS):
+        if isinstance(values.get(key), str):
+            values[key] = _from(folder, values[key], is_data=key in DATA_KEYS)
+    for parts in (values.get("reward"), values.get("eval_reward")):
+        for part in parts if isinstance(parts, list) else []:
+            for key in PART_KEYS if isinstance(part, dict) else ():
+                if isinstance(part.get(key), str):
+                    part[key] = _from(folder, part[key], is_data=key == "path")
+
+
+def _from(folder: Path, value: str, is_data: bool) -> str:
+    """A path if it is one: a data file by its ending, anything else if it exists; names stay as they are."""
+    file, colon, name = value.rpartition(":") if ".py:" in value else (value, "", "")
+    is_path = colon or (is_data and Path(file).suffix in FILES) or (folder / file).exists()
+    return f"{(folder / file).resolve()}{colon}{name}" if is_path else value
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping: the second would silently win."""
+
+
+def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: dict[Any, int] = {}
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str):
+            raise InputError(f"line {key_node.start_mark.line + 1}: {key!r} is not a key; keys are plain words")
+        line = key_node.start_mark.line + 1
+        if key in seen:
+            raise InputError(f"key {key!r} stands twice, on lines {seen[key]} and {line}; remove one of them")
+        seen[key] = line
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates)
+
+
+def _parse(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist, for example
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None

@@ -1,0 +1,147 @@
+"""What every stage has in common: the model, its adapters, how texts become tokens, the seed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from burnish.errors import ConfigError, nearest
+
+
+class ModelConfig(BaseModel):
+    """A base model with adapters, and the texts that go through it."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(problems_of(error, type(self))) from None
+
+    # ---- model
+    model_name: str = "Qwen/Qwen3-0.6B-Base"
+    """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
+    lora_r: int = Field(16, ge=1)
+    """Rank of the adapters. Usual 8-64; a higher rank can learn more and costs memory."""
+    lora_alpha: int = Field(32, ge=1)
+    """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
+    lora_dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
+    only written into the saved adapters. Usual 0-0.1."""
+    lora_layers: Literal["all"] | int | list[int] = "all"
+    """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
+    the layers below are computed once per rollout; they learn a little less per step."""
+    lora_target_modules: Literal["all-linear"] | list[str] = "all-linear"
+    """Linear modules of a layer that get an adapter, for example [q_proj, v_proj]. Fewer: smaller and weaker."""
+    adapter_scope: Literal["response", "sequence"] = "response"
+    """Where the adapters act. `response`: on the end of the prompt and the response, so that the prompt is read once
+    for all roles and epochs. `sequence`: everywhere, the ordinary LoRA that can be merged into the base."""
+    device: str = "auto"
+    """`auto` (a GPU if there is one), or a torch device such as `cpu` or `cuda:0`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the base. `auto`: float32 on CPU (bfloat16 is slow on most), bfloat16 on GPU."""
+
+    # ---- prompts and generation
+    chat_template: bool = False
+    """Give prompts as a user's message through the tokenizer's chat template. Set it for instruct models."""
+    system_prompt: str | None = None
+    """System message for the chat template; without it the template's own default is used."""
+    max_new_tokens: int = Field(10, ge=1)
+    """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it. Answers in
+    demonstrations, preferences and scores are cut to it."""
+
+    # ---- the machine and the dice
+    seed: int = Field(0, ge=0, lt=2**31)
+    """Sampling, data order and initialisation all follow from it."""
+    prompt_cache_mb: int = Field(1024, ge=0)
+    """Memory for the base's reading of prompts that may come back in a later step (response scope). Usual: what the
+    machine can spare; with room for all prompts each is read once in the whole run."""
+    micro_batch_size: int | None = Field(None, ge=1)
+    """Most responses in one forward and backward pass. Unset: as many as activation_mb allows. Changes memory and
+    speed, never the result."""
+    activation_mb: int = Field(512, ge=1)
+    """Memory for what one training pass keeps until its gradients are computed; the micro-batch is chosen from it.
+    Usual: 256-4096. Changes memory and speed, never the result."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _means_what_it_says(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's `yes` is no number, and Python's None is written null."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("this key is not a yes or no")
+        if value == "None":
+            raise ValueError("for nothing, write null")
+        return value
+
+    @field_validator("lora_layers", "lora_target_modules")
+    @classmethod
+    def _names_something(cls, value: Any) -> Any:
+        if (
+            value == []
+            or (isinstance(value, int) and value < 1)
+            or (isinstance(value, list) and any(isinstance(v, int) and v < 0 for v in value))
+        ):
+            raise ValueError("nothing to adapt")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Rules between keys, all told at once (each on a line of its own)."""
+        broken = self.broken_rules()
+        if broken:
+            raise ValueError("\n".join(broken))
+        return self
+
+    def broken_rules(self) -> list[str]:
+        """Rules between keys that do not hold, each as a sentence. A stage with rules of its own adds them."""
+        if self.system_prompt is not None and not self.chat_template:
+            return ["system_prompt is part of a chat template; set chat_template: true, or leave it out"]
+        return []
+
+
+# Where pydantic's own words would mislead: what the key takes.
+TAKES = {
+    "lora_layers": "takes `all`, a number of top layers, or a list of layer numbers from 0",
+    "lora_target_modules": "takes `all-linear` or a list such as [q_proj, v_proj]",
+    "reward": "takes a rule's name, `file.py:function` or a folder, as text; "
+    "a function itself goes to PPOTrainer(config, reward=...)",
+    "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
+    "a number or a date goes in quotes",
+}
+# Names that other trainers use for the same thing.
+ELSEWHERE = {
+    "lr": "learning_rate",
+    "gae_lambda": "lam",
+    "lambda": "lam",
+    "clip_range": "clip_epsilon",
+    "cliprange": "clip_epsilon",
+    "ppo_epochs": "epochs",
+    "num_ppo_epochs": "epochs",
+    "init_kl_coef": "kl_coef",
+    "max_length": "max_new_tokens",
+}
+
+
+def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
+    """One line for each wrong key, with the nearest name for a key that does not exist."""
+    problems: dict[str, str] = {}  # by key: a field with several types reports each of them, and one line is enough
+    for item in error.errors():
+        sentence = item["msg"].removeprefix("Value error, ")
+        if not item["loc"]:  # rules between keys, a line each
+            problems |= {line: line for line in sentence.split("\n")}
+            continue
+        key = str(item["loc"][0])
+        if item["type"] == "extra_forbidden":
+            known = ELSEWHERE.get(key)
+            hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
+            problem = f"unknown key {key!r}{hint}"
+        elif item["type"] == "missing":
+            problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"
+        else:
+            problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r})"
+        problems.setdefault(key, problem)
+    return list(problems.values())

@@ -1,0 +1,97 @@
+"""The file that `burnish pipeline` reads: what the stages share, and a section for each.
+
+    model:        keys that all stages have (model_name, lora_layers, chat_template, max_new_tokens, seed ...)
+    sft:          demonstrations and the SFT stage's own keys; leave the section out to start from the base model
+    reward_model: preferences or scores; leave it out to train against ppo's own `reward`
+    ppo:          prompts and PPO's own keys
+    run_dir, run_name
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from burnish.config.files import read_mapping, start_paths_at
+from burnish.config.model_config import ModelConfig
+from burnish.config.stage_configs import NAME, RewardModelConfig, SFTConfig, TrainConfig
+from burnish.errors import ConfigError, InputError, nearest
+
+SECTIONS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward_model": RewardModelConfig, "ppo": TrainConfig}
+KEYS = ("model", *SECTIONS, "run_dir", "run_name")
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """Each stage's config, with the folders of the stages before it filled in."""
+
+    folder: Path
+    """All stages' run folders lie in it: sft/, reward/ and ppo/."""
+    sft: SFTConfig | None
+    reward_model: RewardModelConfig | None
+    ppo: TrainConfig
+
+
+def load_pipeline_config(path: str | Path, overrides: list[str] | None = None) -> PipelineConfig:
+    """Reads the file; `section.key=value` overrides one setting of one section."""
+    path = Path(path)
+    values = read_mapping(path)
+    for section in ("model", *SECTIONS):
+        if isinstance(values.get(section), dict):
+            start_paths_at(path.parent, values[section])
+    for override in overrides or []:
+        target, equals, value = override.partition("=")
+        section, dot, key = target.partition(".")
+        if not equals or (dot and section not in ("model", *SECTIONS)):
+            raise InputError(f"override {override!r} is not of the form section.key=value, such as ppo.steps=20")
+        place = values.setdefault(section, {}) if dot else values
+        place[key if dot else section] = yaml.safe_load(value)
+    name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
+    if not re.fullmatch(NAME, str(name)):
+        raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
+    return pipeline_config(values, Path(str(values.get("run_dir", "runs"))) / str(name), str(path))
+
+
+def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pipeline's config") -> PipelineConfig:
+    """The stages' configs; everything that is wrong with any of them in one error."""
+    problems = [f"unknown section {k!r}{nearest(str(k), KEYS)}" for k in values if k not in KEYS]
+    if "ppo" not in values:
+        problems.append("the section ppo is missing; it names the prompts and says how to train")
+    shared = values.get("model") or {}
+    stages: dict[str, Any] = {}
+    for section, kind in SECTIONS.items():
+        if section not in values:
+            continue
+        if not isinstance(values[section], dict) or not isinstance(shared, dict):
+            problems.append(f"{section} must be a mapping of `key: value` lines")
+            continue
+        try:
+            stages[section] = kind(**(shared | values[section] | _from_before(section, values, folder)))
+        except ConfigError as error:
+            problems += [f"{section}: {problem}" for problem in error.problems]
+    if problems:
+        raise ConfigError(problems, source)
+    return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"])
+
+
+def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Where a stage finds the results of those before it, and puts its own."""
+    filled: dict[str, Any] = {"run_dir": str(folder), "run_name": {"reward_model": "reward"}.get(section, section)}
+    if section != "sft" and "sft" in values:
+        filled["sft"] = str(folder / "sft")
+    own = values[section]
+    if section == "ppo" and "reward_model" in values:
+        model = {"kind": "model", "path": str(folder / "reward")}
+        parts = own.get("reward", [])
+        filled["reward"] = [model, *([parts] if isinstance(parts, dict) else _as_parts(parts))]
+    return filled
+
+
+def _as_parts(reward: Any) -> list[Any]:
+    """What stands beside the learned reward."""
+    return [{"kind": "rule", "name": reward}] if isinstance(reward, str) else list(reward)

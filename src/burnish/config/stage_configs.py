@@ -1,0 +1,108 @@
+"""The files that commands read: a stage's settings, where its data comes from and where its results go.
+
+Relative paths in a config file start at the file's folder; those in overrides, and run_dir, where the command runs.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field, field_validator
+
+from burnish.config.model_config import ModelConfig
+from burnish.config.ppo_config import PPOConfig
+from burnish.config.reward_parts import RewardPart, parts_of
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class RunFiles(BaseModel):
+    """What every stage says about its files."""
+
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Other names for the data's columns, ours first: {prompt: question, chosen: better}."""
+    skip_bad: bool = False
+    """Leave out rows that cannot be used, and count them, instead of stopping."""
+    num_eval_prompts: int = Field(16, ge=0)
+    """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
+    held-out data has a file of its own."""
+    run_dir: str = "runs"
+    """Folder that run folders are created in."""
+    run_name: str | None = Field(None, pattern=NAME)
+    """Name of this run's folder. Unset: the time of its start."""
+
+    @field_validator("num_eval_prompts")
+    @classmethod
+    def _interval_exists(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("one held-out prompt gives no interval; use 0, or 2 and more")
+        return value
+
+
+class TrainConfig(PPOConfig, RunFiles):
+    """Config of `burnish train`: all PPO settings, and the run's files."""
+
+    prompts: str
+    """Prompts to train on: a .jsonl, .csv, .parquet or .txt file (one prompt per line), or a dataset's name. A relative
+    path in a config file starts at that file's folder (so do all other paths)."""
+    eval_prompts: str | None = None
+    """Held-out prompts in a file of their own. Without it, `num_eval_prompts` are set aside from `prompts`."""
+    eval_reward: str | list[RewardPart] | None = None
+    """A second reward that training does not see (written like `reward`): the verdict compares by it too, so that a
+    model which only learned to please its reward is found out."""
+    samples_per_step: int = Field(2, ge=0)
+    """Responses per step that are written to samples.jsonl with all their per-token columns."""
+    tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
+    """Also send every step's metrics to this tracker. Each is installed apart: pip install tensorboard (or wandb,
+    trackio)."""
+
+
+    @property
+    def eval_reward_parts(self) -> list[RewardPart]:
+        return [] if self.eval_reward is None else parts_of(self.eval_reward)
+
+
+class SupervisedConfig(ModelConfig, RunFiles):
+    """Training on texts that people wrote or judged."""
+
+    epochs: int = Field(2, ge=1)
+    """Passes over the data. Usual 1-3; more fit it harder."""
+    batch_size: int = Field(16, ge=1)
+    """Rows per optimizer step. Usual 8-64."""
+    learning_rate: float = Field(2e-4, gt=0)
+    """Peak learning rate: reached after a tenth of the updates, then decaying linearly to 0. Usual 1e-4 to 1e-3."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Gradients are scaled down to this norm. Usual 0.5-1."""
+
+
+class SFTConfig(SupervisedConfig):
+    """Config of `burnish sft`: LoRA on demonstrations."""
+
+    demonstrations: str
+    """Rows of `prompt` and `completion`: a .jsonl, .csv or .parquet file, or a dataset's name."""
+    eval_demonstrations: str | None = None
+    """Held-out demonstrations. Without it, `num_eval_prompts` prompts are set aside."""
+
+
+class RewardModelConfig(SupervisedConfig):
+    """Config of `burnish reward`: a reward model from preferences, human scores, or both."""
+
+    preferences: str | None = None
+    """Rows of `prompt`, `chosen` and `rejected`: a .jsonl, .csv or .parquet file, or a dataset's name."""
+    scores: str | None = None
+    """Rows of `prompt`, `response` and `score`: what people thought of single answers."""
+    eval_preferences: str | None = None
+    """Held-out preferences. Without it, `num_eval_prompts` prompts are set aside."""
+    sft: str | None = None
+    """Folder of an SFT run: the reward model starts from its adapter, and scores are centred on its answers."""
+    num_centring_prompts: int = Field(32, ge=0)
+    """Training prompts that the start model answers when training is done, so that its mean score becomes 0 and the
+    spread 1. 0 uses the training answers instead."""
+
+    def broken_rules(self) -> list[str]:
+        broken = super().broken_rules()
+        if self.preferences is None and self.scores is None:
+            broken.append("a reward model needs data: set preferences, scores or both")
+        if self.eval_preferences is not None and self.preferences is None:
+            broken.append("eval_preferences without preferences: there is nothing to train on")
+        return broken

@@ -1,0 +1,19 @@
+"""Data in: prompts, demonstrations, preferences and human scores, from files, datasets or the bundled texts."""
+
+from burnish.data.bundled import bundled_demonstrations, bundled_preferences, bundled_sentiment, bundled_tldr
+from burnish.data.records import (
+    Demonstration,
+    Loaded,
+    Preference,
+    Prompt,
+    Scored,
+    load_demonstrations,
+    load_preferences,
+    load_prompts,
+    load_scores,
+    problem_with,
+    prompts_of,
+)
+from burnish.data.report import data_report
+from burnish.data.sources import load_split
+from burnish.data.splits import Split, refuse_overlap, split_by_prompt

@@ -1,0 +1,256 @@
+"""What rows mean: prompts, demonstrations, preferences and human scores.
+
+A prompt is text, or a chat's messages. A record that cannot be used is told by place and reason, three of them and
+the count; with `skip_bad` they are dropped and counted instead.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from burnish.data.rows import read_rows
+from burnish.errors import InputError, nearest
+
+SHOWN_ERRORS = 3
+ROLES = ("system", "user", "assistant", "tool")
+Messages = list[dict[str, str]]
+
+
+class Prompt(str):
+    """A prompt's text; with it where it came from, its messages if it is a chat, and a reference answer if given."""
+
+    source: str
+    messages: Messages | None
+    reference: str | None
+
+    def __new__(
+        cls, text: str, source: str = "", messages: Messages | None = None, reference: str | None = None
+    ) -> Prompt:
+        prompt = super().__new__(cls, text)
+        prompt.source, prompt.messages, prompt.reference = source, messages, reference
+        return prompt
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """How a person would answer."""
+
+    prompt: str
+    completion: str
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Which of two answers a person chose."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How good a person found an answer."""
+
+    prompt: str
+    response: str
+    score: float
+
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[Record]):
+    """The usable records of a source, and what was wrong with the others."""
+
+    source: str
+    records: list[Record]
+    bad: list[str] = field(default_factory=list)
+    """Place and reason of every row that was skipped."""
+
+
+def load_prompts(source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False) -> Loaded[Prompt]:
+    """Field names: `prompt`, and `reference` where rules compare with one."""
+    names = {"prompt": "prompt", "reference": "reference"} | dict(fields or {})
+
+    def prompt_of(values: Mapping[str, Any], place: str) -> Prompt:
+        reference = values.get(names["reference"])
+        if reference is not None and not isinstance(reference, str):
+            raise InputError(f"{names['reference']!r} is of type {type(reference).__name__}, not text")
+        return _prompt(values, names["prompt"], place, reference)
+
+    return _load(source, prompt_of, skip_bad, "prompts", names["prompt"])
+
+
+def load_demonstrations(
+    source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False
+) -> Loaded[Demonstration]:
+    names = {"prompt": "prompt", "completion": "completion"} | dict(fields or {})
+
+    def demonstration_of(values: Mapping[str, Any], place: str) -> Demonstration:
+        return Demonstration(_prompt(values, names["prompt"], place), _answer(values, names["completion"]))
+
+    return _load(source, demonstration_of, skip_bad, "demonstrations")
+
+
+def load_preferences(
+    source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False
+) -> Loaded[Preference]:
+    """Without a `prompt`, chosen and rejected must be whole chats; what they share is the prompt."""
+    names = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"} | dict(fields or {})
+
+    def preference_of(values: Mapping[str, Any], place: str) -> Preference:
+        if names["prompt"] not in values and isinstance(values.get(names["chosen"]), list):
+            prompt, chosen, rejected = _two_chats(values, names["chosen"], names["rejected"], place)
+        else:
+            prompt = _prompt(values, names["prompt"], place)
+            chosen, rejected = _answer(values, names["chosen"]), _answer(values, names["rejected"])
+        if chosen.strip() == rejected.strip():
+            raise InputError("chosen and rejected are the same answer, so nothing was preferred")
+        return Preference(prompt, chosen, rejected)
+
+    return _load(source, preference_of, skip_bad, "preferences")
+
+
+def load_scores(source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False) -> Loaded[Scored]:
+    names = {"prompt": "prompt", "response": "response", "score": "score"} | dict(fields or {})
+
+    def scored_of(values: Mapping[str, Any], place: str) -> Scored:
+        prompt, response = _prompt(values, names["prompt"], place), _answer(values, names["response"])
+        return Scored(prompt, response, _number(values, names["score"]))
+
+    return _load(source, scored_of, skip_bad, "scores")
+
+
+# ------------------------------------------------------------------------------------------------------- the loader
+
+
+def _load(
+    source: str | Path,
+    record_of: Callable[[Mapping[str, Any], str], Record],
+    skip_bad: bool,
+    what: str,
+    text_column: str = "prompt",
+) -> Loaded[Record]:
+    records: list[Record] = []
+    bad: list[str] = []
+    for row in read_rows(source, text_column):
+        try:
+            if row.values is None:
+                raise InputError(row.problem or "unreadable")
+            records.append(record_of(row.values, row.place))
+        except InputError as error:
+            bad.append(f"{row.place}: {error}")
+    if bad and not skip_bad:
+        raise InputError(f"{count(len(bad), 'bad row')} in {source}:\n{some_of(bad)}\n(skip_bad: true leaves them out)")
+    if not records:
+        raise InputError(f"{source} holds no {what}; it needs at least one" + (f":\n{some_of(bad)}" if bad else ""))
+    return Loaded(str(source), records, bad)
+
+
+def some_of(lines: Sequence[str]) -> str:
+    """The first three, and how many more there are."""
+    more = f"\n  ... and {len(lines) - SHOWN_ERRORS} more" if len(lines) > SHOWN_ERRORS else ""
+    return "\n".join(f"  {line}" for line in lines[:SHOWN_ERRORS]) + more
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# ---------------------------------------------------------------------------------------------------- single values
+
+
+def problem_with(text: str) -> str | None:
+    """Why no model could read this text, or None."""
+    if not text.strip():
+        return "is empty; a model needs at least one word to go on from"
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        return "holds half of a character (a lone surrogate such as \\ud83d); cut it elsewhere"
+    return None
+
+
+def _value(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        raise InputError(f"no key {name!r}{nearest(name, values)} (`fields` in the config maps other names)")
+    return values[name]
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{name!r} is of type {type(value).__name__}, not text")
+    problem = problem_with(value)
+    if problem:
+        raise InputError(f"{name!r} {problem}")
+    return value
+
+
+def _prompt(values: Mapping[str, Any], name: str, place: str, reference: str | None = None) -> Prompt:
+    value = _value(values, name)
+    if not isinstance(value, list):
+        return Prompt(_text(value, name), place, None, reference)
+    messages = _messages(value, name)
+    if messages[-1]["role"] == "assistant":
+        raise InputError(f"{name!r} ends in an assistant's message; the assistant speaks next, so it must end before")
+    return Prompt(as_text(messages), place, messages, reference)
+
+
+def _answer(values: Mapping[str, Any], name: str) -> str:
+    """An answer as text, or as the last message of a chat."""
+    value = _value(values, name)
+    if not isinstance(value, list):
+        return _text(value, name)
+    last = _messages(value, name)[-1]
+    if last["role"] != "assistant":
+        raise InputError(f"{name!r} ends in a message of the {last['role']}, not of the assistant")
+    return last["content"]
+
+
+def _two_chats(values: Mapping[str, Any], chosen: str, rejected: str, place: str) -> tuple[Prompt, str, str]:
+    """Two whole chats: all messages but the last are the prompt, and must be the same."""
+    a, b = (_messages(_value(values, name), name) for name in (chosen, rejected))
+    if a[:-1] != b[:-1] or not a[:-1]:
+        raise InputError(f"without a prompt, {chosen!r} and {rejected!r} must be chats that differ in the last message")
+    return Prompt(as_text(a[:-1]), place, a[:-1]), _answer(values, chosen), _answer(values, rejected)
+
+
+def _messages(value: Any, name: str) -> Messages:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{name!r} is not a list of chat messages")
+    messages = []
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+            raise InputError(f"message {number} of {name!r} is not of the form {{role: ..., content: ...}}")
+        if message["role"] not in ROLES:
+            raise InputError(f"message {number} of {name!r} has the role {message['role']!r:.40}, not {', '.join(ROLES)}")
+        messages.append({"role": message["role"], "content": _text(message["content"], f"{name}: message {number}")})
+    return messages
+
+
+def as_text(messages: Messages) -> str:
+    """A chat as a person reads it: one message needs no name."""
+    if len(messages) == 1:
+        return messages[0]["content"]
+    return "\n".join(f"{m['role']}: {m['content']}" for m in messages)
+
+
+def _number(values: Mapping[str, Any], name: str) -> float:
+    value = _value(values, name)
+    try:  # a CSV file knows text only
+        number = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{name!r} is {json.dumps(value, default=str)[:40]}, not a finite number")
+    return number
+
+
+def prompts_of(records: Iterable[Any]) -> list[str]:
+    """The prompt of every record; a prompt is its own."""
+    return [r if isinstance(r, str) else r.prompt for r in records]

@@ -1,0 +1,54 @@
+"""What a person should know about the data before hours are spent on it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from statistics import median
+from typing import Any
+
+from burnish.data.records import prompts_of
+from burnish.data.splits import Split
+
+Row = tuple[str, str, str]
+"""What, of the training rows, of the held-out rows."""
+
+
+def data_report(
+    split: Split[Any], count_tokens: Callable[[str], int], longest_answer: int, num_bad: int = 0
+) -> list[Row]:
+    """Rows, prompts, lengths in tokens, answers that would be cut, duplicates, rows that were left out."""
+    sides = (split.train, split.held_out)
+    rows: list[Row] = [
+        _row("rows", sides, lambda side: f"{len(side)}"),
+        _row("different prompts", sides, lambda side: f"{len(set(prompts_of(side)))}"),
+        _row("prompt tokens", sides, lambda side: _lengths([count_tokens(p) for p in prompts_of(side)])),
+    ]
+    for name in _answer_fields(sides):
+        lengths = tuple([count_tokens(getattr(r, name)) for r in side] for side in sides)
+        rows.append(_row(f"{name} tokens", lengths, _lengths))
+        rows.append(_row(f"{name} cut at {longest_answer}", lengths, lambda n: f"{sum(x > longest_answer for x in n)}"))
+    rows.append(_row("duplicate rows", sides, lambda side: f"{sum(n - 1 for n in Counter(side).values())}"))
+    if num_bad:
+        rows.append(("bad rows left out", f"{num_bad}", ""))
+    return rows
+
+
+def _row(name: str, sides: Sequence[Any], say: Callable[[Any], str]) -> Row:
+    return (name, *(say(side) if side else "-" for side in sides))  # type: ignore[return-value]
+
+
+def _answer_fields(sides: Sequence[list[Any]]) -> list[str]:
+    """The texts that a record has beside its prompt."""
+    record = next((side[0] for side in sides if side), None)
+    if record is None or isinstance(record, str):
+        return []
+    return [f.name for f in fields(record) if f.name != "prompt" and isinstance(getattr(record, f.name), str)]
+
+
+def _lengths(lengths: Sequence[int]) -> str:
+    if not lengths:
+        return "-"
+    ordered = sorted(lengths)
+    return f"{median(ordered):.0f} median, {ordered[int(0.95 * (len(ordered) - 1))]} 95 %, {ordered[-1]} longest"

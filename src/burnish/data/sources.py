@@ -1,0 +1,50 @@
+"""From what a config names to what a stage trains on and what it holds out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from burnish.data import bundled, records
+from burnish.data.splits import Split, refuse_overlap, split_by_prompt
+from burnish.errors import InputError, nearest
+
+LOADERS: dict[str, Callable[..., records.Loaded[Any]]] = {
+    "prompts": records.load_prompts,
+    "demonstrations": records.load_demonstrations,
+    "preferences": records.load_preferences,
+    "scores": records.load_scores,
+}
+BUNDLED: dict[str, dict[str, Callable[[], Split[Any]]]] = {
+    "prompts": {"bundled:tldr": bundled.bundled_tldr, "bundled:sentiment": bundled.bundled_sentiment},
+    "demonstrations": {"bundled:tldr": bundled.bundled_demonstrations},
+    "preferences": {"bundled:tldr": bundled.bundled_preferences},
+}
+
+
+def load_split(
+    kind: str,
+    source: str,
+    eval_source: str | None = None,
+    num_held_out: int = 0,
+    seed: int = 0,
+    fields: Mapping[str, str] | None = None,
+    skip_bad: bool = False,
+) -> tuple[Split[Any], int]:
+    """Records of one kind, from one source or two, and how many bad rows were left out.
+
+    Bundled texts bring their own split; elsewhere `num_held_out` prompts are set aside unless `eval_source` has them.
+    """
+    if source.startswith("bundled:"):
+        texts = BUNDLED.get(kind, {})
+        if source not in texts:
+            raise InputError(f"there are no {kind} {source!r}{nearest(source, texts)}; there is {', '.join(texts)}")
+        return texts[source](), 0
+    train = LOADERS[kind](source, fields, skip_bad)
+    if eval_source is None:
+        return split_by_prompt(train.records, num_held_out, seed), len(train.bad)
+    held_out = LOADERS[kind](eval_source, fields, skip_bad)
+    refuse_overlap(train.records, held_out.records, source, eval_source)
+    if len(held_out.records) == 1:
+        raise InputError(f"{eval_source} holds one row; an interval needs at least 2")
+    return Split(train.records, held_out.records), len(train.bad) + len(held_out.bad)

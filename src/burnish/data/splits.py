@@ -1,0 +1,49 @@
+"""Held out by prompt: records that share a prompt stay on one side, so nothing measured on was trained on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from burnish.data.records import prompts_of
+from burnish.errors import InputError
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Split(Generic[Record]):
+    """Records to train on, and records to measure on."""
+
+    train: list[Record]
+    held_out: list[Record]
+
+
+def split_by_prompt(
+    records: Sequence[Record], num_held_out: int, seed: int, key: str = "num_eval_prompts"
+) -> Split[Record]:
+    """`num_held_out` different prompts, drawn by the seed, are set aside with all their records."""
+    prompts = prompts_of(records)
+    distinct = sorted(set(prompts))
+    if num_held_out and num_held_out >= len(distinct):
+        raise InputError(
+            f"{key} {num_held_out} leaves nothing to train on: there are {len(distinct)} different prompts. "
+            "Lower it, or give the held-out ones in a file of their own"
+        )
+    chosen = set(random.Random(seed).sample(distinct, num_held_out))
+    sides: tuple[list[Record], list[Record]] = ([], [])
+    for record, prompt in zip(records, prompts, strict=True):
+        sides[prompt in chosen].append(record)
+    return Split(*sides)
+
+
+def refuse_overlap(train: Sequence[object], held_out: Sequence[object], train_name: str, held_out_name: str) -> None:
+    """Two files must not share a prompt."""
+    shared = set(prompts_of(train)) & set(prompts_of(held_out))
+    if shared:
+        raise InputError(
+            f"{len(shared)} of the prompts in {held_out_name} are in {train_name} too, the first begins "
+            f"{min(shared)[:60]!r}; held-out prompts must not be trained on"
+        )

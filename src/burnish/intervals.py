@@ -1,0 +1,31 @@
+"""How sure a number is: 95 % intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+
+Z = 1.96
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half the width of the normal 95 % interval of a mean."""
+    return Z * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+
+
+def share_interval(count: float, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share; it stays between 0 and 1 and holds for few cases too."""
+    if total == 0:
+        return 0.0, 1.0
+    share, z2 = count / total, Z * Z
+    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
+    half = Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Pearson's; 0 where one of them does not vary."""
+    mean_a, mean_b = fmean(a), fmean(b)
+    spread = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+    return sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True)) / spread if spread else 0.0

@@ -1,0 +1,179 @@
+"""Everything that the page shows, gathered from a run folder."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from burnish.errors import InputError
+from burnish.metrics import METRICS
+from burnish.report.charts import Chart, Line, series, short
+from burnish.runs import Run
+from burnish.safe_text import visible
+from burnish.sa_pairs import COLUMNS
+
+SHOWN_RESPONSES = 6
+SHOWN_ANSWERS = 6
+
+CHARTS: dict[str, tuple[str, tuple[float, float] | None]] = {
+    "reward": ("Reward", None),
+    "kl": ("KL to the reference", (0.0, 15.0)),
+    "entropy": ("Entropy", None),
+    "response_tokens": ("Response length", None),
+    "clip_fraction": ("Clip fraction", (0.02, 0.3)),
+    "explained_variance": ("Explained variance", (0.3, 0.9)),
+    "approx_kl": ("Size of the update", (0.001, 0.05)),
+    "policy_loss": ("Policy loss", None),
+    "value_loss": ("Value loss", None),
+    "learning_rate": ("Learning rate", None),
+    "seconds": ("Seconds per step", None),
+}
+"""Metric, title, and its healthy range in numbers where there is one."""
+
+COLUMN_NAMES = {
+    "logprob_policy": "log-probability",
+    "logprob_ref": "... of the reference",
+    "kl": "KL",
+    "reward": "reward",
+    "value": "value",
+    "td_error": "TD error",
+    "advantage": "advantage",
+    "return": "return",
+}
+MEASURES = {
+    "reward": "reward",
+    "second_reward": "a second reward, not trained on",
+    "rouge_l": "ROUGE-L to the reference answer",
+    "kl": "KL to the reference, nats",
+    "tokens": "length, tokens",
+    "finished": "finished",
+    "surprise": "surprise of the base, nats a token",
+}
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token: its text, its credit, and all that is known of it."""
+
+    text: str
+    advantage: float
+    strength: int
+    """How strongly it is coloured, from 0 to 100."""
+    numbers: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Response:
+    step: int
+    prompt: str
+    score: float
+    tokens: list[Token]
+
+
+def report_page(run: Run) -> str:
+    """The HTML of a PPO run."""
+    if run.stage != "ppo":
+        raise InputError(f"{run.folder} is a run of `burnish {run.stage}`; a report needs a PPO run")
+    rows = run.read_lines("metrics.jsonl")
+    if not rows:
+        raise InputError(f"{run.folder} has no finished step yet, so there is nothing to report")
+    has_verdict = (run.folder / "verdict.json").is_file()
+    environment = Environment(
+        autoescape=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # not markup, which is escaped already
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = short
+    template = environment.from_string((files("burnish.report") / "template.html").read_text(encoding="utf-8"))
+    return template.render(
+        name=run.folder.resolve().name,
+        verdict=run.read("verdict.json") if has_verdict else None,
+        measures=_measures(run.read("verdict.json")) if has_verdict else [],
+        answers=_answers(run.read("verdict.json")) if has_verdict else [],
+        charts=_charts(rows),
+        responses=_responses(run.read_lines("samples.jsonl")),
+        probes=_probes(run.read_lines("probes.jsonl")),
+        columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in COLUMN_NAMES},
+        settings={k: v for k, v in run.settings.items() if v is not None},
+        steps=len(rows),
+        seconds=sum(r.get("seconds", 0.0) for r in rows),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- the parts
+
+
+def _charts(rows: list[dict[str, Any]]) -> list[Chart]:
+    charts = []
+    for key, (title, band) in CHARTS.items():
+        line = series(rows, key, title.lower())
+        if line is not None:
+            metric = METRICS[key]
+            lines = [line, *(_reward_parts(rows) if key == "reward" else [])]
+            charts.append(Chart(title, metric.meaning, metric.healthy, metric.red_flag, lines, band))
+    return charts
+
+
+def _reward_parts(rows: list[dict[str, Any]]) -> list[Line]:
+    """The components, where there is more than one."""
+    names = list(dict.fromkeys(name for r in rows for name in r.get("reward_parts") or {}))
+    if len(names) < 2:
+        return []
+    lines = (series([{"step": r["step"]} | (r.get("reward_parts") or {}) for r in rows], name) for name in names)
+    return [line for line in lines if line is not None]
+
+
+def _responses(samples: list[dict[str, Any]]) -> list[Response]:
+    """Of the logged responses, one of each of some steps, first and last among them."""
+    by_step = {s["step"]: s for s in reversed(samples) if s.get("tokens")}  # the first of each step wins
+    steps = sorted(by_step)
+    count = min(SHOWN_RESPONSES, len(steps))
+    chosen = [steps[round(k * (len(steps) - 1) / max(count - 1, 1))] for k in range(count)]
+    return [_response(by_step[step]) for step in reversed(chosen)]  # the last step first: it is what one wants to see
+
+
+def _response(sample: dict[str, Any]) -> Response:
+    advantages = sample["advantage"]
+    largest = max(map(abs, advantages), default=0.0) or 1.0
+    tokens = []
+    for position, text in enumerate(sample["tokens"]):
+        numbers = [(label, f"{sample[key][position]:+.3f}") for key, label in COLUMN_NAMES.items() if key in sample]
+        strength = round(100 * math.sqrt(abs(advantages[position]) / largest))
+        tokens.append(Token(text.replace("\n", "\u21b5"), advantages[position], strength, numbers))
+    score = sample["score"]
+    return Response(sample["step"], sample["prompt"], sum(score) if isinstance(score, list) else score, tokens)
+
+
+def _probes(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The same prompts, answered as training went on."""
+    by_prompt: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_prompt.setdefault(headline(row["prompt"]), []).append(row)
+    return by_prompt
+
+
+def _measures(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    for key, label in MEASURES.items():
+        if key in verdict["start"]:
+            cells = (verdict[side][key] for side in ("start", "tuned"))
+            rows.append((label, *(f"{short(c['mean'])} ± {short(c['half_interval_95'])}" for c in cells)))
+    distinct = (f"{verdict[side]['distinct_2']:.2f}" for side in ("start", "tuned"))
+    return [*rows, ("distinct word pairs", *distinct)]
+
+
+def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:
+    return [a | {"headline": headline(a["prompt"])} for a in verdict.get("answers", [])[:SHOWN_ANSWERS]]
+
+
+def headline(prompt: str) -> str:
+    """A long prompt's title, or its beginning."""
+    title = re.search(r"TITLE:\s*(.+)", prompt)
+    return title[1] if title else prompt if len(prompt) <= 140 else prompt[:137] + "..."

@@ -1,0 +1,137 @@
+"""The reward model learns what people prefer: from choices between two answers, from scores, or from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from burnish.base_setup import BaseSetup
+from burnish.base_setup.invocation import Invocation
+from burnish.config import RewardModelConfig
+from burnish.data import Preference, Scored, prompts_of
+from burnish.models import PolicyModel, RewardModel, Sampler
+from burnish.models.adapter_files import adapter_folder, load_adapter
+from burnish.supervised import Statistics, SupervisedTrainer
+
+Judgement = Preference | Scored
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """A judgement as the model sees it: two answers of which the first was chosen, or one with its score."""
+
+    prompt: list[int]
+    answers: list[list[int]]
+    score: float | None
+
+
+class RewardTrainer:
+    """Adapter and head, trained on judgements. Both answers of a pair go through the model over one read prompt."""
+
+    def __init__(self, config: RewardModelConfig, model: Any = None, tokenizer: Any = None) -> None:
+        self.config = config
+        setup = BaseSetup(config, model, tokenizer)
+        setup.add_adapter("reward")
+        self.base, self.encoder = setup.base, setup.encoder
+        self.start: str | None = None  # the model whose answers are scored 0 on average
+        if config.sft is not None:
+            setup.add_adapter("sft")
+            self.start = "sft"
+            for name in ("sft", "reward"):
+                load_adapter(self.base, name, adapter_folder(config.sft, "sft"))
+        self.invocation = Invocation(self.base, self.encoder)
+        self.model = RewardModel(self.base, self.encoder.encode, "reward")
+        self.trainer = SupervisedTrainer(self.model, config, self._loss_of, self._size_of, weight_of=lambda _: 1.0)
+        self._score_mean, self._score_std = 0.0, 1.0
+
+    def train(
+        self, judgements: Sequence[Judgement], on_update: Callable[[Statistics], None] | None = None
+    ) -> list[Statistics]:
+        """All epochs, then scores are normalised; gives the statistics of every update."""
+        self.invocation.agree(prompts_of(judgements))
+        scores = [j.score for j in judgements if isinstance(j, Scored)]
+        if scores:
+            self._score_mean, self._score_std = fmean(scores), pstdev(scores) or 1.0
+        history = self.trainer.train(self._tokens(judgements), on_update)
+        self.model.mark_trained()
+        self._normalise(judgements)
+        return history
+
+    @torch.no_grad()
+    def scores(self, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """What the model thinks of answers, in passes that fit the memory."""
+        size = self.config.batch_size
+        texts = list(zip(prompts, answers, strict=True))
+        return [
+            score
+            for first in range(0, len(texts), size)
+            for score in self.model.compute_rewards(*map(list, zip(*texts[first : first + size], strict=True)))
+        ]
+
+    def _normalise(self, judgements: Sequence[Judgement]) -> None:
+        """The start model's answers get mean 0 and spread 1; without any, the answers trained on do."""
+        prompts = list(dict.fromkeys(prompts_of(judgements)))[: self.config.num_centring_prompts]
+        if prompts:
+            answers = self._answers_of_start(prompts)
+        else:
+            prompts, answers = [], []
+            for judgement in judgements:
+                texts = judgement_answers(judgement)
+                prompts += [judgement.prompt] * len(texts)
+                answers += texts
+        scores = self.scores(prompts, answers)
+        self.model.normalise(fmean(scores), pstdev(scores) or 1.0)
+
+    def _answers_of_start(self, prompts: Sequence[str]) -> list[str]:
+        speaker = PolicyModel(self.base, self.start)
+        generator = torch.Generator(self.base.device).manual_seed(self.config.seed)
+        texts: list[str] = []
+        for first in range(0, len(prompts), self.config.batch_size):
+            encoded = self.encoder.encode(prompts[first : first + self.config.batch_size])
+            rollout = speaker.generate(encoded, self.config.max_new_tokens, Sampler(top_k=50, top_p=0.95), generator)
+            tokens = [action[mask].tolist() for action, mask in zip(rollout.action, rollout.mask, strict=True)]
+            texts += self.base.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return texts
+
+    # ------------------------------------------------------------------------------------------------ the loss
+
+    def _tokens(self, judgements: Sequence[Judgement]) -> list[_Tokens]:
+        prompts = self.encoder.encode(prompts_of(judgements))
+        stop = self.base.stop_ids[0]
+        return [
+            _Tokens(
+                prompt,
+                self.encoder.encode_answers(judgement_answers(judgement), stop),
+                judgement.score if isinstance(judgement, Scored) else None,
+            )
+            for prompt, judgement in zip(prompts, judgements, strict=True)
+        ]
+
+    def _size_of(self, tokens: _Tokens) -> float:
+        return len(tokens.answers) * self.base.pass_size(len(tokens.prompt), max(map(len, tokens.answers)))
+
+    def _loss_of(self, batch: Sequence[_Tokens]) -> tuple[Tensor, Statistics]:
+        """-log sigmoid(chosen - rejected) for a pair, half the squared error to the standardised score for a score."""
+        prompts = [t.prompt for t in batch for _ in t.answers]
+        scores = self.model.score_tokens(prompts, [a for t in batch for a in t.answers])
+        loss, correct, margin = scores.sum() * 0.0, 0.0, 0.0
+        for tokens, own in zip(batch, scores.split([len(t.answers) for t in batch]), strict=True):
+            if tokens.score is not None:
+                loss = loss + 0.5 * (own[0] - (tokens.score - self._score_mean) / self._score_std) ** 2
+                continue
+            difference = own[0] - own[1]
+            loss = loss - F.logsigmoid(difference)
+            correct += float(difference > 0)
+            margin += float(difference)
+        return loss, {"accuracy": correct, "margin": margin}
+
+
+def judgement_answers(judgement: Judgement) -> list[str]:
+    """The answers that were judged; of a pair, the chosen one first."""
+    return [judgement.response] if isinstance(judgement, Scored) else [judgement.chosen, judgement.rejected]

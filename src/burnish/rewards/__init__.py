@@ -1,0 +1,43 @@
+"""Rewards: named rules, your own functions, services and people, alone or as a weighted mix (docs/rewards.md).
+
+A reward is a function f(prompts, responses) -> list of floats. Learned reward models live in `models/reward_model.py`;
+`ppo_trainer/reward_computer.py` asks and adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from burnish.config.reward_parts import HttpPart, HumanPart, ModelPart, PythonPart, RewardPart, RulePart
+from burnish.errors import InputError
+from burnish.rewards.rules import RULES, rule
+from burnish.rewards.sources import HttpReward, HumanReward, python_function
+from burnish.rewards.words import rouge_l
+
+__all__ = ["RULES", "check_parts", "function_of", "rouge_l", "rule"]
+
+
+NonModelPart = RulePart | PythonPart | HttpPart | HumanPart
+
+
+def function_of(part: NonModelPart) -> Callable[..., Sequence[Any]]:
+    """What a part of the config's reward is asked with. (A reward model needs the shared base; the trainer makes it.)"""
+    match part:
+        case RulePart():
+            return rule(part.name, part.options)
+        case PythonPart():
+            return python_function(part.function)
+        case HttpPart():
+            return HttpReward(part.url, part.timeout)
+        case HumanPart():
+            return HumanReward(part.path)
+
+
+def check_parts(parts: Sequence[RewardPart]) -> list[Callable[..., Sequence[Any]]]:
+    """Refuses a reward that does not exist; gives the functions of all parts that are no models."""
+    for part in parts:
+        if isinstance(part, ModelPart) and not Path(part.path).is_dir():
+            raise InputError(f"the reward model's folder {part.path} does not exist; `burnish reward` makes one")
+    return [function_of(part) for part in parts if not isinstance(part, ModelPart)]

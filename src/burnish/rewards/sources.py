@@ -1,0 +1,165 @@
+"""Rewards from elsewhere: a user's Python function, a service on the network, people."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import ipaddress
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from burnish.data.records import load_scores
+from burnish.errors import InputError, nearest
+
+CONNECT_SECONDS = 5.0
+MAX_ANSWER_BYTES = 10 * 2**20
+
+
+@cache
+def python_function(address: str) -> Callable[..., Sequence[Any]]:
+    """`file.py:name`: runs the file as a module of its own, which may import its neighbours, and takes the function."""
+    file_name, _, name = address.rpartition(":")
+    file = Path(file_name)
+    if not file.is_file():
+        raise InputError(f"reward file {file} does not exist")
+    module_name = f"burnish_reward_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"reward file {file} cannot be run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+    if name not in functions:
+        raise InputError(f"{file} has no function {name!r}{nearest(name, functions)}")
+    return getattr(module, name)
+
+
+class HttpReward:
+    """Asks a service. Its address comes from the local config alone; no redirect is followed, nothing waits forever."""
+
+    __name__ = "http"
+
+    def __init__(self, url: str, seconds: float = 30.0) -> None:
+        self.url = url
+        self.seconds = seconds
+        self.address = urlsplit(url)
+        if not self.address.hostname:
+            raise InputError(f"reward url {url!r} names no host")
+
+    def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
+        body = json.dumps({"prompts": prompts, "responses": responses}).encode()
+        try:
+            answer = json.loads(self._post(body))
+        except (OSError, http.client.HTTPException) as error:
+            raise InputError(f"the reward service {self.url} failed: {str(error) or type(error).__name__}") from None
+        except (ValueError, RecursionError):
+            raise InputError(f"the reward service {self.url} did not answer in JSON") from None
+        rewards = answer.get("rewards") if isinstance(answer, dict) else None
+        if not isinstance(rewards, list):
+            raise InputError(f'the reward service {self.url} must answer {{"rewards": [...]}}, one for each response')
+        return rewards
+
+    def _post(self, body: bytes) -> bytes:
+        deadline = time.monotonic() + self.seconds
+        connection = self._connect()
+        try:
+            target = (self.address.path or "/") + (f"?{self.address.query}" if self.address.query else "")
+            connection.request("POST", target, body, {"Content-Type": "application/json", "Accept": "application/json"})
+            self._wait_until(connection, deadline)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
+                raise InputError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
+            parts, size = [], 0
+            while True:
+                self._wait_until(connection, deadline)
+                part = answer.read1(65536)
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+                size += len(part)
+                if size > MAX_ANSWER_BYTES:
+                    raise InputError(f"the reward service {self.url} answered more than {MAX_ANSWER_BYTES >> 20} MB")
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self.address.scheme == "https" else http.client.HTTPConnection
+        assert self.address.hostname is not None
+        connection = kind(self.address.hostname, self.address.port, timeout=min(CONNECT_SECONDS, self.seconds))
+        connection.connect()
+        peer = ipaddress.ip_address(connection.sock.getpeername()[0].partition("%")[0])
+        if peer.is_link_local:  # where clouds keep their credentials
+            connection.close()
+            raise InputError(f"the reward service {self.url} lies at the link-local address {peer}, which is refused")
+        return connection
+
+    def _wait_until(self, connection: http.client.HTTPConnection, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise InputError(f"the reward service {self.url} took more than {self.seconds:g} s")
+        if connection.sock is not None:  # closed once the answer is complete
+            connection.sock.settimeout(left)
+
+
+Ask = Callable[[str, str], str]
+
+
+class HumanReward:
+    """Scores that people gave. A response nobody has scored yet is asked for in the terminal, and the answer kept."""
+
+    __name__ = "human"
+
+    def __init__(self, path: str | Path, ask: Ask | None = None) -> None:
+        self.path = Path(path)
+        self.ask = ask or (_ask_in_terminal if sys.stdin.isatty() else None)
+        known = load_scores(self.path).records if self.path.is_file() else []
+        self.scores = {(str(k.prompt), k.response): k.score for k in known}
+
+    def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
+        keys = list(zip(map(str, prompts), responses, strict=True))
+        missing = [key for key in dict.fromkeys(keys) if key not in self.scores]
+        if missing and self.ask is None:
+            raise InputError(
+                f"{len(missing)} responses have no human score in {self.path}, the first begins {missing[0][1][:60]!r}; "
+                "run in a terminal to be asked for them, or add them to the file"
+            )
+        for prompt, response in missing:
+            self._keep(prompt, response)
+        return [self.scores[key] for key in keys]
+
+    def _keep(self, prompt: str, response: str) -> None:
+        assert self.ask is not None
+        score = math.nan
+        while not math.isfinite(score):
+            try:
+                score = float(self.ask(prompt, response))
+            except ValueError:
+                continue  # not a number: ask again
+        self.scores[prompt, response] = score
+        with self.path.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"prompt": prompt, "response": response, "score": score}) + "\n")
+
+
+def _ask_in_terminal(prompt: str, response: str) -> str:
+    from rich.console import Console
+
+    from burnish.terminal import plain
+
+    console = Console(stderr=True)
+    console.print(f"\n[dim]{plain(prompt[-600:])}[/dim]\n{plain(response)}", highlight=False)
+    return console.input("score: ")

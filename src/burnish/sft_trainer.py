@@ -1,0 +1,68 @@
+"""Supervised fine-tuning: the model learns to answer as the demonstrations do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from burnish.base_setup import BaseSetup
+from burnish.base_setup.invocation import Invocation
+from burnish.config import SFTConfig
+from burnish.data import Demonstration, prompts_of
+from burnish.models import PolicyModel
+from burnish.sa_pairs import left_padded, right_padded
+from burnish.supervised import Statistics, SupervisedTrainer
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """A demonstration as the model sees it."""
+
+    prompt: list[int]
+    answer: list[int]
+
+
+class SFTTrainer:
+    """A LoRA adapter on demonstrations; the loss is on the completion's tokens alone."""
+
+    def __init__(self, config: SFTConfig, model: Any = None, tokenizer: Any = None) -> None:
+        self.config = config
+        setup = BaseSetup(config, model, tokenizer)
+        setup.add_adapter("sft")
+        self.base, self.encoder = setup.base, setup.encoder
+        self.invocation = Invocation(self.base, self.encoder)
+        self.model = PolicyModel(self.base, "sft")
+        self.trainer = SupervisedTrainer(
+            self.model,
+            config,
+            self._loss_of,
+            size_of=lambda tokens: self.base.pass_size(len(tokens.prompt), len(tokens.answer)),
+            weight_of=lambda tokens: len(tokens.answer),
+        )
+
+    def train(
+        self, demonstrations: Sequence[Demonstration], on_update: Callable[[Statistics], None] | None = None
+    ) -> list[Statistics]:
+        """All epochs; gives the statistics of every update."""
+        self.invocation.agree(prompts_of(demonstrations))
+        return self.trainer.train(self._tokens(demonstrations), on_update)
+
+    def measure(self, demonstrations: Sequence[Demonstration]) -> Statistics:
+        """Mean loss per token, in nats."""
+        self.invocation.agree(prompts_of(demonstrations))
+        return self.trainer.measure(self._tokens(demonstrations))
+
+    def _tokens(self, demonstrations: Sequence[Demonstration]) -> list[_Tokens]:
+        prompts = self.encoder.encode(prompts_of(demonstrations))
+        answers = self.encoder.encode_answers([d.completion for d in demonstrations], self.base.stop_ids[0])
+        return [_Tokens(p, a) for p, a in zip(prompts, answers, strict=True)]
+
+    def _loss_of(self, batch: Sequence[_Tokens]) -> tuple[Tensor, Statistics]:
+        device = self.base.device
+        prompt_ids, prompt_mask = (t.to(device) for t in left_padded([t.prompt for t in batch]))
+        answer, mask = (t.to(device) for t in right_padded([t.answer for t in batch]))
+        context = self.base.build_context(prompt_ids, prompt_mask, answer)
+        return -self.model.logprobs(context, mask, kept=None).sum(), {}

@@ -1,0 +1,190 @@
+"""The verdict stage: the tuned model against its start, on prompts that neither was trained on."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from burnish import terminal
+from burnish.config import PPOConfig, TrainConfig
+from burnish.data import Split, load_split
+from burnish.errors import InputError
+from burnish.evaluation import EVAL_SEED, Evaluation, evaluate
+from burnish.intervals import share_interval
+from burnish.models import PolicyModel
+from burnish.models.adapter_files import load_adapter
+from burnish.ppo_trainer import PPOTrainer, RewardComputer
+from burnish.runs import Run
+from burnish.verdict import Verdict, WinRate, judge
+
+Choose = Callable[[str, str, str], str]
+"""Prompt and two answers in; `1`, `2`, `t` (tie) or `q` (enough) out."""
+
+
+def load_prompts_of(config: TrainConfig) -> tuple[Split[str], int]:
+    """Training and held-out prompts of a PPO run, and how many rows were left out."""
+    return load_split(
+        "prompts",
+        config.prompts,
+        config.eval_prompts,
+        config.num_eval_prompts,
+        config.seed,
+        config.fields,
+        config.skip_bad,
+    )
+
+
+def evaluate_run(
+    console: Console, folder: str, best_of: int = 4, ask: int = 0, choose: Choose | None = None
+) -> Verdict:
+    """Loads a finished PPO run, measures, asks a person if wanted, and writes verdict.json."""
+    run = Run.open(folder)
+    config = run.config
+    if not isinstance(config, TrainConfig):
+        raise InputError(f"{folder} was trained from Python and names no prompts; burnish.verdict.judge compares there")
+    prompts = load_prompts_of(config)[0].held_out
+    if not prompts:
+        raise InputError(f"{folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
+    with terminal.busy(console, terminal.loading(config)):
+        trainer = PPOTrainer(config)
+        load_adapter(trainer.base, "policy", run.policy_folder)
+    verdict = verdict_of(console, trainer, run, prompts, best_of, ask, choose)
+    console.print(verdict.sentence, highlight=False)
+    return verdict
+
+
+def verdict_of(
+    console: Console,
+    trainer: PPOTrainer,
+    run: Run,
+    prompts: Sequence[str],
+    best_of: int = 4,
+    ask: int = 0,
+    choose: Choose | None = None,
+) -> Verdict:
+    """The same for a trainer that is at hand."""
+    second = second_reward(trainer)
+    with terminal.busy(console, f"start and tuned model answer {len(prompts)} held-out prompts"):
+        start = evaluate(trainer, prompts, start_model(trainer), second)
+        tuned = evaluate(trainer, prompts, None, second)
+    human = _ask_person(run, start, tuned, ask, choose or _choose_in_terminal(console)) if ask else None
+    return conclude(console, trainer, run, start, tuned, best_of, human)
+
+
+def conclude(
+    console: Console,
+    trainer: PPOTrainer,
+    run: Run,
+    start: Evaluation,
+    tuned: Evaluation,
+    best_of: int = 0,
+    human: WinRate | None = None,
+) -> Verdict:
+    """From two measurements to the verdict: shown, and kept in verdict.json."""
+    best = None
+    if best_of > 1:
+        with terminal.busy(console, f"the start model answers {best_of - 1} more times"):
+            best = (best_of, _best_of(trainer, start, best_of))
+    verdict = judge(start, tuned, best, human)
+    answers = [
+        {"prompt": p, "start": s, "tuned": t}
+        for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
+    ]
+    sides = {"start": start.as_dict(), "tuned": tuned.as_dict(), "answers": answers}
+    run.write("verdict.json", verdict.as_dict() | sides)
+    console.print(verdict_table(start, tuned, verdict))
+    return verdict
+
+
+def start_model(trainer: PPOTrainer) -> PolicyModel:
+    """What the policy was before PPO: the base, or the SFT stage's model."""
+    return PolicyModel(trainer.base, trainer.sft_model.adapter, trainer.config.temperature)
+
+
+def second_reward(trainer: PPOTrainer) -> RewardComputer | None:
+    """The reward that training does not see, if the config names one."""
+    config: PPOConfig = trainer.config
+    parts = config.eval_reward_parts if isinstance(config, TrainConfig) else []
+    return trainer.reward_of(parts) if parts else None
+
+
+def _best_of(trainer: PPOTrainer, first: Evaluation, n: int) -> Evaluation:
+    """For each prompt the answer with the highest reward among n: the one measured already, and n - 1 new ones."""
+    speaker = start_model(trainer)
+    tries = [first, *(evaluate(trainer, first.prompts, speaker, None, EVAL_SEED + k) for k in range(1, n))]
+    best = Evaluation(prompts=list(first.prompts))
+    for number in range(len(first.prompts)):
+        winner = max(tries, key=lambda t: t.reward[number])
+        best.texts.append(winner.texts[number])
+        best.reward.append(winner.reward[number])
+    return best
+
+
+# ------------------------------------------------------------------------------------------------------- a person
+
+
+def _ask_person(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, choose: Choose) -> WinRate | None:
+    """Blind: two answers in random order. Choices are kept as preferences for the next reward model."""
+    order = random.Random(EVAL_SEED)
+    wins, asked = 0.0, 0
+    for n in range(min(how_many, len(start.prompts))):
+        prompt, answers = start.prompts[n], [start.texts[n], tuned.texts[n]]
+        tuned_first = order.random() < 0.5
+        shown = answers[::-1] if tuned_first else answers
+        if answers[0].strip() == answers[1].strip():
+            continue  # nothing to choose
+        choice = choose(prompt, *shown)
+        if choice == "q":
+            break
+        asked += 1
+        if choice == "t":
+            wins += 0.5
+            continue
+        chosen, rejected = shown if choice == "1" else shown[::-1]
+        wins += chosen == tuned.texts[n]
+        with (run.folder / "preferences.jsonl").open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"prompt": prompt, "chosen": chosen, "rejected": rejected}) + "\n")
+    return WinRate(wins / asked, share_interval(wins, asked), asked) if asked else None
+
+
+def _choose_in_terminal(console: Console) -> Choose:
+    def choose(prompt: str, first: str, second: str) -> str:
+        console.rule()
+        console.print(f"[dim]{terminal.plain(prompt[-800:])}[/dim]", highlight=False)
+        table = Table("1", "2", show_lines=True)
+        for column in table.columns:
+            column.ratio = 1
+        table.add_row(terminal.plain(first.strip()), terminal.plain(second.strip()))
+        console.print(table)
+        while True:
+            key = console.input("better: [bold]1[/bold], [bold]2[/bold], [bold]t[/bold]ie or [bold]q[/bold]uit? ")
+            if key.strip().lower() in ("1", "2", "t", "q"):
+                return key.strip().lower()
+
+    return choose
+
+
+# ------------------------------------------------------------------------------------------------------ the table
+
+
+def verdict_table(start: Evaluation, tuned: Evaluation, verdict: Verdict) -> Table:
+    """Start and tuned side by side, then who won."""
+    table = terminal.before_after_table(start, tuned, ("start", "tuned"))
+    then, now = start.as_dict(), tuned.as_dict()
+    table.add_row("distinct word pairs", f"{then['distinct_2']:.2f}", f"{now['distinct_2']:.2f}")
+    table.add_section()
+    table.add_row("better by the reward", "", str(verdict.wins))
+    if verdict.second_wins is not None:
+        table.add_row("better by a second reward", "", str(verdict.second_wins))
+    if verdict.human_wins is not None:
+        table.add_row(f"better to a person ({verdict.human_wins.num_prompts})", "", str(verdict.human_wins))
+    if verdict.best_of_n is not None:
+        best = verdict.best_of_n
+        table.add_row(
+            f"start's best of {best['n']:.0f}", f"{best['reward']:.3f}", f"beaten on {best['tuned_beats_it']:.0%}"
+        )
+    return table

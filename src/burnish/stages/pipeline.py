@@ -1,0 +1,79 @@
+"""The whole way: demonstrations, preferences, PPO, verdict. Stages that are done are not done again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burnish.config import ModelConfig
+from burnish.config.pipeline_config import PipelineConfig
+from burnish.data import Split, prompts_of
+from burnish.errors import InputError
+from burnish.runs import Run
+from burnish.stages import reward, sft
+from burnish.stages.evaluate import load_prompts_of
+from burnish.stages.ppo import run_ppo
+from burnish.stages.report import write_report
+
+BEST_OF = 4
+
+
+def run_pipeline(config: PipelineConfig, console: Console, best_of: int = BEST_OF) -> Run:
+    """Gives the PPO run, with its verdict and report. All data is read and checked before the first stage begins."""
+    prompts, bad_prompts = load_prompts_of(config.ppo)
+    demonstrations = sft.load_data(config.sft) if config.sft else None
+    judgements = reward.load_data(config.reward_model) if config.reward_model else None
+    held_out = set(prompts.held_out)
+
+    if config.sft is not None and demonstrations is not None and not _done(console, config.folder / "sft", config.sft):
+        console.rule("1 of 3: supervised fine-tuning")
+        data, bad = demonstrations
+        sft.run_sft(config.sft, _without(data, held_out), config.folder, "sft", console, bad)
+    if (
+        config.reward_model is not None
+        and judgements is not None
+        and not _done(console, config.folder / "reward", config.reward_model)
+    ):
+        console.rule("2 of 3: reward model")
+        data, bad = judgements
+        reward.run_reward(config.reward_model, _without(data, held_out), config.folder, "reward", console, bad)
+    if not _done(console, config.folder / "ppo", config.ppo):
+        console.rule("3 of 3: PPO")
+        run_ppo(config.ppo, prompts, config.folder, "ppo", console, bad_prompts, best_of)
+    run = Run.open(config.folder / "ppo")
+    page = write_report(run)
+    console.print(f"Report, with credit token by token: {page}", highlight=False, soft_wrap=True)
+    return run
+
+
+def _without(data: Split[Any], held_out: set[str]) -> Split[Any]:
+    """What PPO is measured on is in no stage's training data."""
+    train = [r for r, p in zip(data.train, prompts_of(data.train), strict=True) if p not in held_out]
+    if not train:
+        raise InputError("every training row's prompt is held out for the verdict; lower num_eval_prompts of ppo")
+    return Split(train, data.held_out)
+
+
+def _done(console: Console, folder: Path, config: ModelConfig) -> bool:
+    """Whether the stage was completed with these very settings. Anything else in its place is refused."""
+    if not folder.exists():
+        return False
+    run = Run.open(folder)
+    differs = differences(run.settings, config.model_dump(mode="json"))
+    if differs:
+        raise InputError(
+            f"{folder} was made with other settings ({'; '.join(differs[:3])}); move it away, or choose another run_name"
+        )
+    if not run.is_complete:
+        raise InputError(f"{folder} is unfinished; move it away to do this stage again")
+    console.print(f"{folder.name}: done already ({folder})", highlight=False, soft_wrap=True)
+    return True
+
+
+def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """Settings that are not the same, as `key: a -> b`."""
+    keys: Sequence[str] = list(dict.fromkeys([*a, *b]))
+    return [f"{k}: {a.get(k)!r} -> {b.get(k)!r}" for k in keys if a.get(k) != b.get(k)]

@@ -1,0 +1,123 @@
+"""The reward stage: people's judgements in, a reward model out, and an honest word on how good it is."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from burnish import terminal
+from burnish.config import RewardModelConfig
+from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
+from burnish.intervals import correlation
+from burnish.reward_report import RewardReport, reward_report
+from burnish.reward_trainer import RewardTrainer
+from burnish.runs import Run
+
+Judgements = Split[Preference | Scored]
+
+
+def load_data(config: RewardModelConfig) -> tuple[Judgements, int]:
+    """Training and held-out judgements, and how many rows were left out."""
+    common = (config.num_eval_prompts, config.seed, config.fields, config.skip_bad)
+    splits: list[Split[Any]] = []
+    num_bad = 0
+    for kind, source, eval_source in (
+        ("preferences", config.preferences, config.eval_preferences),
+        ("scores", config.scores, None),
+    ):
+        if source is not None:
+            split, bad = load_split(kind, source, eval_source, *common)
+            splits.append(split)
+            num_bad += bad
+    # A prompt that is held out in one of the files is held out in both.
+    held_out = {p for split in splits for p in prompts_of(split.held_out)}
+    together = [j for split in splits for j in (*split.train, *split.held_out)]
+    train = [j for j in together if j.prompt not in held_out]
+    return Judgements(train, [j for j in together if j.prompt in held_out]), num_bad
+
+
+def run_reward(
+    config: RewardModelConfig,
+    data: Judgements,
+    run_dir: str | Path,
+    run_name: str | None,
+    console: Console,
+    num_bad: int = 0,
+) -> Run:
+    """Trains, judges the judge, and leaves a run folder behind."""
+    started = time.perf_counter()
+    run = Run.new(run_dir, run_name)
+    with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        trainer = RewardTrainer(config)
+        trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
+    run.begin(config)
+    kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}
+    tables = {
+        kind.__name__.lower(): data_report(split, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
+        for kind, split in kinds.items()
+        if split.train or split.held_out
+    }
+    for table in tables.values():
+        console.print(terminal.data_table(table))
+    updates = trainer.trainer.num_updates(len(data.train))
+    console.print(
+        f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}", highlight=False
+    )
+    with terminal.updates(console, "reward model", updates) as show:
+        history = trainer.train(data.train, lambda statistics: (run.log(statistics), show(statistics))[1])
+    run.save_adapter(trainer.model)
+    result: dict[str, object] = {"updates": len(history), "data": tables}
+
+    pairs = kinds[Preference]
+    if pairs.held_out:
+        with terminal.busy(console, f"judging {len(pairs.held_out)} held-out pairs"):
+            prompts = prompts_of(pairs.held_out)
+            chosen = trainer.scores(prompts, [p.chosen for p in pairs.held_out])
+            rejected = trainer.scores(prompts, [p.rejected for p in pairs.held_out])
+            report = reward_report(pairs.train, pairs.held_out, chosen, rejected)
+        result |= {"report": report.as_dict(), "verdict": report.verdict}
+        console.print(_report_table(report))
+        _print_mistakes(console, report)
+        console.print(report.verdict, highlight=False)
+    scored = kinds[Scored].held_out
+    if scored:
+        given = trainer.scores(prompts_of(scored), [s.response for s in scored])
+        agreement = correlation(given, [s.score for s in scored])
+        result["score_correlation"] = agreement
+        console.print(f"Correlation with {len(scored)} held-out human scores: {agreement:.2f}", highlight=False)
+    run.write("result.json", result | {"seconds": round(time.perf_counter() - started)})
+    console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
+    return run
+
+
+def _of_kind(data: Judgements, kind: type) -> Split[Any]:
+    return Split([j for j in data.train if isinstance(j, kind)], [j for j in data.held_out if isinstance(j, kind)])
+
+
+def _report_table(report: RewardReport) -> Table:
+    low, high = report.accuracy_interval
+    table = Table("held-out pairs", f"{report.num_pairs}", title="is this reward model any good?")
+    table.add_row("accuracy (95 % interval)", f"{report.accuracy:.1%} ({low:.1%} to {high:.1%})")
+    table.add_row("  choosing the longer answer", f"{report.longer_wins:.1%}")
+    table.add_row("  counting words", f"{report.bag_of_words:.1%}")
+    table.add_row("margin, chosen - rejected", f"{report.margin:+.2f}")
+    table.add_row("calibration error", f"{report.calibration_error:.2f}")
+    table.add_row("correlation of score and length", f"{report.length_correlation:+.2f}")
+    return table
+
+
+def _print_mistakes(console: Console, report: RewardReport) -> None:
+    if not report.mistakes:
+        return
+    table = Table("people chose", "the model prefers", "margin", title="what it gets most wrong", show_lines=True)
+    for mistake in report.mistakes[:3]:
+        table.add_row(terminal.plain(mistake.chosen), terminal.plain(mistake.rejected), f"{mistake.margin:+.2f}")
+    console.print(table)
+    if len(report.mistakes) > 3:
+        console.print(f"({len(report.mistakes)} of them are in result.json.)", highlight=False)

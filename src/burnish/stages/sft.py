@@ -1,0 +1,65 @@
+"""The SFT stage: demonstrations in, an adapter out that answers like them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+
+from rich.console import Console
+
+from burnish import terminal
+from burnish.config import SFTConfig
+from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
+from burnish.runs import Run
+from burnish.sft_trainer import SFTTrainer
+
+
+def load_data(config: SFTConfig) -> tuple[Split[Demonstration], int]:
+    """Training and held-out demonstrations, and how many rows were left out."""
+    return load_split(
+        "demonstrations",
+        config.demonstrations,
+        config.eval_demonstrations,
+        config.num_eval_prompts,
+        config.seed,
+        config.fields,
+        config.skip_bad,
+    )
+
+
+def run_sft(
+    config: SFTConfig,
+    data: Split[Demonstration],
+    run_dir: str | Path,
+    run_name: str | None,
+    console: Console,
+    num_bad: int = 0,
+) -> Run:
+    """Trains, and leaves a run folder behind."""
+    started = time.perf_counter()
+    run = Run.new(run_dir, run_name)
+    with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        trainer = SFTTrainer(config)
+        trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
+    run.begin(config)
+    report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
+    console.print(terminal.data_table(report))
+    updates = trainer.trainer.num_updates(len(data.train))
+    console.print(f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False)
+
+    before = trainer.measure(data.held_out)["loss"] if data.held_out else None
+    with terminal.updates(console, "SFT", updates) as show:
+        history = trainer.train(data.train, lambda statistics: (run.log(statistics), show(statistics))[1])
+    after = trainer.measure(data.held_out)["loss"] if data.held_out else None
+    run.save_adapter(trainer.model)
+    run.write(
+        "result.json",
+        {"loss_before": before, "loss_after": after, "updates": len(history), "data": report,
+         "seconds": round(time.perf_counter() - started)},
+    )  # fmt: skip
+    if before is not None and after is not None:
+        console.print(f"Held-out loss {before:.3f} before, {after:.3f} after (nats per token).", highlight=False)
+    console.print(f"The SFT adapter is in {run.folder / 'adapters' / 'sft'}", highlight=False, soft_wrap=True)
+    return run

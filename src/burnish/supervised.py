@@ -1,0 +1,113 @@
+"""Learning from texts that people wrote or judged: demonstrations, preferences, scores.
+
+One loop for all of them. A batch is cut into passes that fit activation_mb; gradients of a pass are divided by the
+whole batch's count, so the cut changes memory and speed, never the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from burnish.config.stage_configs import SupervisedConfig
+from burnish.errors import DivergedError
+from burnish.models.base_model import RoleModel
+
+Record = TypeVar("Record")
+WARMUP_SHARE = 0.1
+Statistics = dict[str, float]
+
+
+class SupervisedTrainer(Generic[Record]):
+    """Epochs of shuffled batches for one role.
+
+    `size_of(record)` is the tokens that a training pass computes for it, `weight_of` what it counts in the mean loss
+    (tokens for demonstrations, 1 for a pair), `loss_of(records)` the summed loss with its statistics, summed too.
+    """
+
+    def __init__(
+        self,
+        role: RoleModel,
+        config: SupervisedConfig,
+        loss_of: Callable[[Sequence[Record]], tuple[Tensor, Statistics]],
+        size_of: Callable[[Record], float],
+        weight_of: Callable[[Record], float],
+    ) -> None:
+        self.role = role
+        self.config = config
+        self.loss_of = loss_of
+        self.size_of = size_of
+        self.weight_of = weight_of
+        self.optimizer = AdamW(role.parameters(), lr=config.learning_rate, eps=1e-5, weight_decay=0.0)
+
+    def num_updates(self, num_records: int) -> int:
+        return self.config.epochs * math.ceil(num_records / self.config.batch_size)
+
+    def train(self, records: Sequence[Record], on_update: Callable[[Statistics], None] | None = None) -> list[Statistics]:
+        """All epochs; gives the statistics of every update."""
+        history: list[Statistics] = []
+        total = self.num_updates(len(records))
+        with self.role.base.dropout():
+            for epoch in range(self.config.epochs):
+                for batch in self._batches(records, epoch):
+                    self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * _ramp(len(history), total)
+                    history.append({"update": len(history) + 1} | self._update(batch))
+                    if on_update:
+                        on_update(history[-1])
+        return history
+
+    @torch.no_grad()
+    def measure(self, records: Sequence[Record]) -> Statistics:
+        """Mean loss and statistics, learning nothing."""
+        return self._means([self.loss_of(part) for part in self._passes(records)], records)
+
+    def _update(self, batch: Sequence[Record]) -> Statistics:
+        weight = sum(map(self.weight_of, batch))
+        self.optimizer.zero_grad()
+        outcomes = []
+        for part in self._passes(batch):
+            loss, statistics = self.loss_of(part)
+            (loss / weight).backward()
+            outcomes.append((loss.detach(), statistics))
+        norm = float(nn.utils.clip_grad_norm_(self.role.parameters(), self.config.max_grad_norm))
+        means = self._means(outcomes, batch) | {"grad_norm": norm}
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise DivergedError(f"{name} became {value} before an update; no weight was changed. Lower learning_rate")
+        self.optimizer.step()
+        self.role.num_updates += 1
+        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _means(self, outcomes: Sequence[tuple[Tensor, Statistics]], records: Sequence[Record]) -> Statistics:
+        weight = sum(map(self.weight_of, records))
+        means = {"loss": sum(float(loss) for loss, _ in outcomes) / weight}
+        for name in outcomes[0][1]:
+            means[name] = sum(statistics[name] for _, statistics in outcomes) / weight
+        return means
+
+    def _batches(self, records: Sequence[Record], epoch: int) -> Iterator[list[Record]]:
+        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(records), generator=generator).tolist()
+        for first in range(0, len(order), self.config.batch_size):
+            yield [records[i] for i in order[first : first + self.config.batch_size]]
+
+    def _passes(self, batch: Sequence[Record]) -> Iterator[list[Record]]:
+        """Neighbours in size share a pass; its padded size stays within the budget (or it is one record)."""
+        budget = self.config.activation_mb * 2**20 // self.role.base.activation_bytes
+        ordered = sorted(batch, key=self.size_of, reverse=True)
+        while ordered:
+            width = self.size_of(ordered[0])
+            take = max(1, min(int(budget / max(width, 1)), self.config.micro_batch_size or len(ordered)))
+            yield ordered[:take]
+            ordered = ordered[take:]
+
+
+def _ramp(update: int, total: int) -> float:
+    """Up over the first tenth, then down to 0."""
+    warmup = max(1, round(WARMUP_SHARE * total))
+    return min((update + 1) / warmup, (total - update) / max(total - warmup, 1))
