@@ -6,8 +6,8 @@ import pytest
 
 from burnish import InputError, PPOConfig, TrainConfig, load_train_config
 from burnish.config.documentation import field_lines
-from burnish.data import load_prompts
-from burnish.rewards import resolve_reward
+from burnish.data import load_split
+from burnish.rewards import check_parts
 
 
 def write(tmp_path, text):
@@ -138,5 +138,5 @@ def test_text_overrides_are_taken_as_they_stand(tmp_path):
 def test_example_configs_load(name):
     configs = Path(__file__).parent.parent / "configs"
     config = load_train_config(configs / name)
-    assert len(load_prompts(config.prompts, config.prompt_field)) > config.num_eval_prompts
-    assert callable(resolve_reward(config.reward))
+    assert load_split("prompts", config.prompts, None, config.num_eval_prompts, 0, config.fields)[0].train
+    assert check_parts(config.reward_parts)

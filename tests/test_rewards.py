@@ -3,7 +3,10 @@
 import pytest
 
 from burnish import InputError
-from burnish.rewards import TLDR_WEIGHTS, resolve_reward, rouge_l, sentiment, tldr, tldr_parts
+from burnish.config.reward_parts import part_of
+from burnish.rewards import check_parts, function_of, rouge_l
+from burnish.rewards.rules import sentiment
+from burnish.rewards.tldr import TLDR_WEIGHTS, tldr, tldr_parts
 
 PROMPT = (
     "SUBREDDIT: r/pets\nTITLE: My parrot swears at guests\nPOST: We adopted a parrot in May. The parrot learned to "
@@ -80,7 +83,7 @@ def test_sentiment_tells_joy_from_grief():
 def test_reward_function_comes_from_a_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def short(prompts, responses):\n    return [-len(r) for r in responses]\n")
-    assert resolve_reward(f"{file}:short")(["p"], ["abc"]) == [-3]
+    assert function_of(part_of(f"{file}:short"))(["p"], ["abc"]) == [-3]
 
 
 def test_reward_file_may_use_dataclasses_and_its_neighbours(tmp_path):
@@ -90,7 +93,7 @@ def test_reward_file_may_use_dataclasses_and_its_neighbours(tmp_path):
         "@dataclass\nclass Weight:\n    w: float = WEIGHT\n"
         "def constant(prompts, responses):\n    return [Weight().w] * len(responses)\n"
     )
-    assert resolve_reward(f"{tmp_path / 'mine.py'}:constant")(["p"], ["r"]) == [3.0]
+    assert function_of(part_of(f"{tmp_path / 'mine.py'}:constant"))(["p"], ["r"]) == [3.0]
 
 
 @pytest.mark.parametrize(
@@ -106,4 +109,4 @@ def test_rewards_that_do_not_exist_are_refused(tmp_path, reward, message):
     (tmp_path / "mine.py").write_text("def short(prompts, responses):\n    return []\n")
     (tmp_path / "broken.py").write_text("undefined_name\n")
     with pytest.raises(InputError, match=message):
-        resolve_reward(reward.format(folder=tmp_path))
+        check_parts([part_of(reward.format(folder=tmp_path))])

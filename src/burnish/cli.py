@@ -207,16 +207,20 @@ def config(
     key: Annotated[str | None, typer.Argument(help="one key; without it, all")] = None,
 ) -> None:
     """Every key of a config file: its default, meaning, usual range and effect."""
-    from burnish.config import TrainConfig
     from burnish.config.documentation import field_lines
     from burnish.errors import InputError, nearest
 
-    if key is not None and key not in TrainConfig.model_fields:
-        raise InputError(f"there is no key {key!r}{nearest(key, TrainConfig.model_fields)}")
-    for name, default, meaning in field_lines():
-        if key in (None, name):
-            console.print(f"[bold]{name}[/bold]  [dim]{escape(default)}[/dim]", highlight=False)
-            console.print(Padding(escape(meaning), (0, 0, 0, 4)), highlight=False)
+    sections = field_lines()
+    known = [name for lines in sections.values() for name, _, _ in lines]
+    if key is not None and key not in known:
+        raise InputError(f"there is no key {key!r}{nearest(key, known)}")
+    for title, lines in sections.items():
+        if key is None:
+            console.print(f"\n[dim]{escape(title.replace('`', ''))}[/dim]", highlight=False)
+        for name, default, meaning in lines:
+            if key in (None, name):
+                console.print(f"[bold]{name}[/bold]  [dim]{escape(default)}[/dim]", highlight=False)
+                console.print(Padding(escape(meaning), (0, 0, 0, 4)), highlight=False)
 
 
 @app.command()

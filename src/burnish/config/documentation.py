@@ -1,4 +1,4 @@
-"""The config's own docstrings as help and as docs/config.md."""
+"""The configs' own docstrings as help and as docs/config.md."""
 
 from __future__ import annotations
 
@@ -6,19 +6,39 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from burnish.config.train_config import TrainConfig
+from burnish.config.model_config import ModelConfig
+from burnish.config.ppo_config import PPOConfig
+from burnish.config.stage_configs import RewardModelConfig, RunFiles, SFTConfig, SupervisedConfig, TrainConfig
+
+SECTIONS: dict[str, tuple[type, ...]] = {
+    "Every stage: the model": (ModelConfig,),
+    "Every stage: files": (RunFiles,),
+    "`burnish train`: PPO": (PPOConfig, TrainConfig),
+    "`burnish sft` and `burnish reward`: training": (SupervisedConfig,),
+    "`burnish sft`": (SFTConfig,),
+    "`burnish reward`": (RewardModelConfig,),
+}
+"""Which classes say what: a key stands in the section of the class that brings it."""
+
+Line = tuple[str, str, str]
 
 
-def field_lines() -> list[tuple[str, str, str]]:
-    """Key, default (as one writes it in YAML), meaning and choices."""
+def field_lines() -> dict[str, list[Line]]:
+    """By section: key, default (as one writes it in YAML), meaning and choices."""
+    return {title: [line for c in classes for line in _own_lines(c)] for title, classes in SECTIONS.items()}
+
+
+def _own_lines(config: Any) -> list[Line]:
+    inherited = {name for base in config.__bases__ for name in getattr(base, "model_fields", {})}
     lines = []
-    for name, field in TrainConfig.model_fields.items():
-        default = "required" if field.is_required() else _as_yaml(field.default)
+    for name, field in config.model_fields.items():
+        if name in inherited:
+            continue
+        default = "required" if field.is_required() else _as_yaml(field.get_default(call_default_factory=True))
         meaning = " ".join((field.description or "").split())
         choices = [c for c in _choices(field.annotation) if f"`{c}`" not in meaning]
-        lines.append(
-            (name, default, meaning + (f" One of: {', '.join(_choices(field.annotation))}." if choices else ""))
-        )
+        said = f" One of: {', '.join(_choices(field.annotation))}." if choices else ""
+        lines.append((name, default, meaning + said))
     return lines
 
 
@@ -32,9 +52,12 @@ def _choices(annotation: Any) -> list[str]:
 
 def config_page() -> str:
     """docs/config.md."""
-    rows = "\n".join(f"| `{name}` | {default} | {meaning} |" for name, default, meaning in field_lines())
+    tables = []
+    for title, lines in field_lines().items():
+        rows = "\n".join(f"| `{name}` | {default} | {meaning} |" for name, default, meaning in lines)
+        tables.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n")
     return (
-        "# Config\n\nThe keys of a `burnish train` file, and the fields of `PPOConfig` (all but the last seven). "
-        "`burnish config` prints this list.\n(Made from the docstrings in `src/burnish/config/`.)\n\n"
-        f"| key | default | meaning |\n|---|---|---|\n{rows}\n"
+        "# Config\n\nThe keys of the files that `burnish train`, `sft` and `reward` read; a pipeline's file has them in "
+        "sections ([feedback.md](feedback.md)). `burnish config` prints this list.\n(Made from the docstrings in "
+        "`src/burnish/config/`.)\n\n" + "\n".join(tables)
     )

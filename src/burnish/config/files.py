@@ -81,7 +81,11 @@ def start_paths_at(folder: Path, values: dict[str, Any]) -> None:
 
 def _from(folder: Path, value: str, is_data: bool) -> str:
     """A path if it is one: a data file by its ending, anything else if it exists; names stay as they are."""
+    from burnish.rewards.rules import RULES  # which itself stands on this file's neighbours
+
     file, colon, name = value.rpartition(":") if ".py:" in value else (value, "", "")
+    if value in RULES:
+        return value
     is_path = colon or (is_data and Path(file).suffix in FILES) or (folder / file).exists()
     return f"{(folder / file).resolve()}{colon}{name}" if is_path else value
 

@@ -81,11 +81,13 @@ RewardPart = Annotated[ModelPart | RulePart | PythonPart | HttpPart | HumanPart,
 
 
 def part_of(reward: str) -> ModelPart | RulePart | PythonPart:
-    """A reward written as one word: a function `file.py:name`, a folder, or else a rule."""
+    """A reward written as one word: a function `file.py:name`, a rule, or a folder."""
+    from burnish.rewards.rules import RULES  # which itself stands on this file's neighbours
+
     file, colon, _ = reward.rpartition(":")
     if colon and file.endswith(".py"):
         return PythonPart(kind="python", function=reward)
-    if Path(reward).is_dir():
+    if reward not in RULES and Path(reward).is_dir():
         return ModelPart(kind="model", path=reward)
     return RulePart(kind="rule", name=reward)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
@@ -18,6 +18,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 class RunFiles(BaseModel):
     """What every stage says about its files."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     fields: dict[str, str] = Field(default_factory=dict)
     """Other names for the data's columns, ours first: {prompt: question, chosen: better}."""

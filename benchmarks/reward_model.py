@@ -1,0 +1,135 @@
+"""How good are reward models on real judgements? Against what costs nothing, with intervals, over seeds.
+
+    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3]
+
+DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
+rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words are
+the prompt, the rest is the answer, its label the score; the valid sentences, positive against negative, are the pairs.
+SmolLM2-135M, adapters on all layers unless told otherwise. Prints a table and, last, one JSON line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from burnish.base_setup import EMBEDDED_NAME
+from burnish.config import RewardModelConfig
+from burnish.data import Preference, Scored, load_preferences, prompts_of
+from burnish.intervals import share_interval
+from burnish.reward_report import RewardReport, reward_report
+from burnish.reward_trainer import RewardTrainer
+from workload import machine, write_results
+
+OPENING_WORDS = 5
+SETTINGS: dict[str, dict[str, Any]] = {
+    "instructions": {"max_new_tokens": 160, "epochs": 2},
+    "qa": {"max_new_tokens": 200, "epochs": 1},
+    "sentiment": {"max_new_tokens": 48, "epochs": 1, "preferences": None, "scores": "-", "chat_template": False},
+}
+
+
+def preferences(folder: Path, name: str) -> tuple[list[Any], list[Preference]]:
+    train, valid = (load_preferences(folder / "preferences" / f"{name}_{part}.jsonl") for part in ("train", "valid"))
+    return train.records, valid.records
+
+
+def sentiment(folder: Path) -> tuple[list[Any], list[Preference]]:
+    """Scored training sentences, and pairs of held-out ones: a positive and a negative, drawn at random."""
+    sides = []
+    for part in ("train", "valid"):
+        lines = (folder / "sentiment" / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
+        rows = [r for r in rows if len(r["text"].split()) > OPENING_WORDS + 2]
+        sides.append([Scored(*_halves(r["text"]), float(r["label"])) for r in rows])
+    train, valid = sides
+    draw = random.Random(0)
+    good, bad = ([s for s in valid if s.score == label] for label in (1.0, 0.0))
+    draw.shuffle(good)
+    draw.shuffle(bad)
+    # A pair has one prompt: the negative sentence's end is judged behind the positive one's beginning, and the
+    # beginnings are the same kind of text. What is compared is the two ends.
+    return train, [Preference(g.prompt, g.response, b.response) for g, b in zip(good, bad, strict=False)]
+
+
+def _halves(text: str) -> tuple[str, str]:
+    parts = text.split()
+    return " ".join(parts[:OPENING_WORDS]), " " + " ".join(parts[OPENING_WORDS:])
+
+
+def measure(train: list[Any], valid: list[Preference], settings: dict[str, Any], seed: int) -> tuple[RewardReport, float]:
+    defaults = {"preferences": "-", "chat_template": True, "batch_size": 16, "learning_rate": 3e-4, "lora_layers": "all"}
+    config = RewardModelConfig(**({"model_name": EMBEDDED_NAME, "seed": seed} | defaults | settings))
+    started = time.perf_counter()
+    trainer = RewardTrainer(config)
+    trainer.invocation.agree(prompts_of([*train, *valid]))
+    trainer.train(train)
+    seconds = time.perf_counter() - started
+    prompts = prompts_of(valid)
+    chosen = trainer.scores(prompts, [p.chosen for p in valid])
+    rejected = trainer.scores(prompts, [p.rejected for p in valid])
+    pairs = [p for p in train if isinstance(p, Preference)] or _pairs_of(train)
+    return reward_report(pairs, valid, chosen, rejected), seconds
+
+
+def _pairs_of(scored: list[Scored]) -> list[Preference]:
+    """For counting words, which learns from pairs: good answers beside bad ones."""
+    good, bad = ([s for s in scored if s.score == label] for label in (1.0, 0.0))
+    return [Preference(g.prompt, g.response, b.response) for g, b in zip(good, bad, strict=False)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--sets", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--layers", type=int, help="adapters on this many top layers; default: all")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for name in options.sets:
+        train, valid = sentiment(options.data) if name == "sentiment" else preferences(options.data, name)
+        for seed in range(options.seeds):
+            layers = {"lora_layers": options.layers} if options.layers else {}
+            report, seconds = measure(train, valid, SETTINGS[name] | layers, seed)
+            row = report.as_dict() | {"set": name, "seed": seed, "seconds": seconds, "num_train": len(train)}
+            row.pop("mistakes")  # they quote the data
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+
+    table = Table("set", "pairs", "accuracy (95 %)", "longer wins", "counting words", "calibration", "length", "seconds")
+    summary: dict[str, dict[str, Any]] = {}
+    for name in options.sets:
+        mine = [r for r in rows if r["set"] == name]
+        accuracy, pairs = fmean(r["accuracy"] for r in mine), mine[0]["num_pairs"]
+        low, high = share_interval(accuracy * pairs, pairs)
+        summary[name] = {
+            "accuracy": round(accuracy, 3),
+            "interval": [round(low, 3), round(high, 3)],
+            "by_seed": [round(r["accuracy"], 3) for r in mine],
+            "longer_wins": round(mine[0]["longer_wins"], 3),
+            "bag_of_words": round(mine[0]["bag_of_words"], 3),
+        }
+        table.add_row(
+            name,
+            f"{pairs}",
+            f"{accuracy:.1%} ({low:.1%} to {high:.1%})",
+            f"{mine[0]['longer_wins']:.1%}",
+            f"{mine[0]['bag_of_words']:.1%}",
+            f"{fmean(r['calibration_error'] for r in mine):.2f}",
+            f"{fmean(r['length_correlation'] for r in mine):+.2f}",
+            f"{fmean(r['seconds'] for r in mine):.0f}",
+        )
+    Console(width=120).print(table)
+    write_results("reward_model", {"machine": machine(), "rows": rows, "summary": summary})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""SFT and reward model: they learn what the data says, and PPO stands on them."""
+
+import random
+
+import pytest
+import torch
+
+from burnish import InputError, PPOTrainer
+from burnish.config import RewardModelConfig, SFTConfig
+from burnish.data import Demonstration, Preference, Scored
+from burnish.reward_report import reward_report
+from burnish.reward_trainer import RewardTrainer
+from burnish.runs import Run
+from burnish.sft_trainer import SFTTrainer
+from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer
+
+TINY = {"model_name": "tiny", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "max_new_tokens": 12}
+
+
+def sft_trainer(**changes):
+    config = SFTConfig(**(TINY | {"demonstrations": "-", "learning_rate": 1e-2, "batch_size": 4, "epochs": 6} | changes))
+    return SFTTrainer(config, tiny_model(), tiny_tokenizer())
+
+
+def reward_trainer(**changes):
+    settings = {"preferences": "-", "learning_rate": 5e-3, "batch_size": 8, "epochs": 6, "num_centring_prompts": 4}
+    return RewardTrainer(RewardModelConfig(**(TINY | settings | changes)), tiny_model(), tiny_tokenizer())
+
+
+DEMONSTRATIONS = [Demonstration(p, "yes") for p in PROMPTS]
+
+
+# ------------------------------------------------------------------------------------------------------------- SFT
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+def test_sft_learns_the_completion(scope):
+    trainer = sft_trainer(adapter_scope=scope)
+    before = trainer.measure(DEMONSTRATIONS)["loss"]
+    history = trainer.train(DEMONSTRATIONS)
+    after = trainer.measure(DEMONSTRATIONS)["loss"]
+    assert len(history) == 12  # 6 epochs of 2 batches
+    assert after < 0.3 * before
+
+
+def test_sft_loss_is_that_of_the_completion_alone():
+    trainer = sft_trainer()
+    measured = trainer.measure(DEMONSTRATIONS[1:2])["loss"]
+    prompt = trainer.encoder.encode([PROMPTS[1]])[0]
+    answer = [*trainer.encoder.tokenizer("yes", add_special_tokens=False)["input_ids"], 256]
+    logits = tiny_model()(input_ids=torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+    by_hand = -sum(logits[len(prompt) + t - 1, token] for t, token in enumerate(answer)) / len(answer)
+    assert measured == pytest.approx(by_hand.item(), abs=1e-4)
+
+
+def test_cutting_a_batch_into_passes_changes_nothing():
+    losses = [sft_trainer(micro_batch_size=size, epochs=2).train(DEMONSTRATIONS)[-1]["loss"] for size in (1, 4)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_dropout_is_at_work_in_training_only():
+    trainer = sft_trainer(lora_dropout=0.5, epochs=1)
+    assert trainer.measure(DEMONSTRATIONS) == trainer.measure(DEMONSTRATIONS)
+    trainer.train(DEMONSTRATIONS)
+    assert not any(layer.training for layer in trainer.base._tuner_layers)
+    with trainer.base.dropout():
+        assert all(layer.training for layer in trainer.base._tuner_layers)
+        first, second = trainer.measure(DEMONSTRATIONS), trainer.measure(DEMONSTRATIONS)
+    assert first != second
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+def test_the_sft_adapter_is_the_reference_and_the_start(tmp_path, scope):
+    trainer = sft_trainer(adapter_scope=scope)
+    trainer.train(DEMONSTRATIONS)
+    run = Run.new(tmp_path, "sft").begin(trainer.config)
+    run.save_adapter(trainer.model)
+    config = tiny_config(sft=str(run.folder), adapter_scope=scope, learning_rate=1e-2)
+    ppo = PPOTrainer(config, lambda p, r: [float(len(x)) for x in r], tiny_model(), tiny_tokenizer())
+    first = ppo.ppo_step(PROMPTS)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-4)  # the policy starts as the reference
+    assert sum("yes" in text for text in first["generated_texts"]) >= 6  # which is the SFT model, not the base
+    second = ppo.ppo_step(PROMPTS)
+    assert second["kl_k3"] > 1e-4
+    saved = trainer.base.adapter_parameters("sft")
+    kept = ppo.base.adapter_parameters("sft")
+    assert all(torch.equal(a, b) for a, b in zip(saved, kept, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------------- reward model
+
+
+def planted_pairs(number, seed=0):
+    """People like answers with a `z`; length says nothing, because both answers have the same."""
+    draw = random.Random(seed)
+    pairs = []
+    for _ in range(number):
+        length = draw.randrange(3, 9)
+        plain = "".join(draw.choice("abcdef") for _ in range(length))
+        place = draw.randrange(length)
+        other = "".join(draw.choice("abcdef") for _ in range(length))
+        pairs.append(Preference(f"{draw.choice(PROMPTS)}", plain[:place] + "z" + plain[place + 1 :], other))
+    return pairs
+
+
+def test_a_reward_model_learns_a_planted_preference_and_ignores_length():
+    train, held_out = planted_pairs(96), planted_pairs(40, seed=1)
+    trainer = reward_trainer(epochs=8)
+    trainer.train(train)
+    chosen = trainer.scores([p.prompt for p in held_out], [p.chosen for p in held_out])
+    rejected = trainer.scores([p.prompt for p in held_out], [p.rejected for p in held_out])
+    report = reward_report(train, held_out, chosen, rejected)
+    assert report.accuracy >= 0.9
+    assert report.accuracy_interval[0] > 0.5
+    assert report.longer_wins == pytest.approx(0.5)
+    assert abs(report.length_correlation) < 0.5
+    assert "held-out pairs" in report.verdict
+
+
+def test_scores_are_centred_on_the_start_model():
+    trainer = reward_trainer(num_centring_prompts=8, epochs=2)
+    trainer.train(planted_pairs(16))
+    prompts = list(dict.fromkeys(p.prompt for p in planted_pairs(16)))[:8]
+    scores = torch.tensor(trainer.scores(prompts, trainer._answers_of_start(prompts)))
+    assert scores.mean().item() == pytest.approx(0.0, abs=1e-4)
+    assert scores.std(correction=0).item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_reward_model_learns_from_scores():
+    draw = random.Random(0)
+    scored = []
+    for _ in range(96):
+        text = "".join(draw.choice("abcz") for _ in range(6))
+        scored.append(Scored(draw.choice(PROMPTS), text, 10.0 + 5 * text.count("z")))
+    trainer = reward_trainer(preferences=None, scores="-", epochs=8)
+    trainer.train(scored[:80])
+    given = torch.tensor(trainer.scores([s.prompt for s in scored[80:]], [s.response for s in scored[80:]]))
+    wanted = torch.tensor([s.score for s in scored[80:]])
+    assert torch.corrcoef(torch.stack([given, wanted]))[0, 1] > 0.7
+
+
+def test_both_answers_of_a_pair_share_one_reading_of_the_prompt():
+    trainer = reward_trainer()
+    trainer.invocation.agree(PROMPTS)
+    trainer.model.mark_trained()
+    trainer.scores([PROMPTS[3]] * 2, ["yes", "no"])
+    prefix = len(trainer.encoder.encode([PROMPTS[3]])[0]) - trainer.base.num_adapted_prompt_tokens
+    assert trainer.base.num_prompt_tokens_read == prefix
+
+
+def test_a_reward_model_trained_from_sft_starts_there(tmp_path):
+    sft = sft_trainer()
+    sft.train(DEMONSTRATIONS)
+    run = Run.new(tmp_path, "sft").begin(sft.config)
+    run.save_adapter(sft.model)
+    trainer = reward_trainer(sft=str(run.folder))
+    ours, theirs = (t.adapter_parameters(n) for t, n in ((trainer.base, "reward"), (sft.base, "sft")))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_ppo_against_a_learned_reward_with_the_value_model_started_from_it(tmp_path):
+    trainer = reward_trainer()
+    trainer.train(planted_pairs(32))
+    run = Run.new(tmp_path, "reward").begin(trainer.config)
+    run.save_adapter(trainer.model)
+    config = tiny_config(reward=[{"kind": "model", "path": str(run.folder)}], value_from_reward=True)
+    ppo = PPOTrainer(config, None, tiny_model(), tiny_tokenizer())
+    values = [p for p in ppo.base.adapter_parameters("value")]
+    saved = trainer.base.adapter_parameters("reward")
+    assert all(torch.equal(a, b) for a, b in zip(values, saved, strict=True))
+    assert torch.equal(ppo.value_model.head.weight, trainer.model.head.weight)
+    results = ppo.ppo_step(PROMPTS)
+    assert list(results["reward_parts"]) == ["model"]
+    texts = results["generated_texts"]
+    assert results["rewards"] == pytest.approx(ppo.reward_computer.models[0].score_pairs(results["sa_pairs"]), abs=1e-4)
+    assert len(texts) == len(PROMPTS)
+
+
+def test_value_from_reward_needs_a_reward_model():
+    with pytest.raises(InputError, match="value_from_reward needs a reward model"):
+        tiny_config(value_from_reward=True)
+    with pytest.raises(InputError, match="needs data: set preferences, scores or both"):
+        RewardModelConfig(**TINY)
+
+
+# ---------------------------------------------------------------------------------------------------------- report
+
+
+def test_reward_report_by_hand():
+    pairs = [Preference("p", "a b", "c"), Preference("p", "d", "e f"), Preference("p", "g h", "i j")]
+    report = reward_report(pairs, pairs, [1.0, 0.0, 2.0], [0.0, 3.0, 0.0])
+    assert report.accuracy == pytest.approx(2 / 3)
+    assert report.margin == pytest.approx((1 - 3 + 2) / 3)
+    assert report.longer_wins == pytest.approx((1 + 0 + 0.5) / 3)
+    assert [(m.chosen, m.margin) for m in report.mistakes] == [("d", -3.0)]
+    low, high = report.accuracy_interval
+    assert 0 < low < 2 / 3 < high < 1
+    assert "may be chance" in report.verdict
+
+
+def test_counting_words_learns_a_word():
+    train = [Preference("p", f"good {w}", f"bad {w}") for w in ("x", "y", "z")] * 3
+    held_out = [Preference("p", "good thing", "bad thing"), Preference("p", "so good", "so bad")]
+    report = reward_report(train, held_out, [0.0, 0.0], [1.0, 1.0])
+    assert report.bag_of_words == 1.0
+    assert report.accuracy == 0.0

@@ -1,0 +1,191 @@
+"""From human feedback to a verdict on a tiny model in a folder: every stage, as a user runs it."""
+
+import json
+import random
+
+import pytest
+from rich.console import Console
+
+from burnish import InputError
+from burnish.config.pipeline_config import load_pipeline_config
+from burnish.runs import Run
+from burnish.stages.evaluate import evaluate_run
+from burnish.stages.overview import list_runs, show_difference
+from burnish.stages.pipeline import run_pipeline
+from burnish.stages.report import write_report
+from burnish.stages.reward_test import show_reward
+from tiny import tiny_model, tiny_tokenizer
+
+PIPELINE = """
+model:
+  model_name: model
+  lora_r: 4
+  max_new_tokens: 8
+  lora_dropout: 0.0
+sft:
+  demonstrations: demonstrations.jsonl
+  epochs: 4
+  batch_size: 8
+  learning_rate: 0.01
+  num_eval_prompts: 4
+reward_model:
+  preferences: preferences.csv
+  epochs: 4
+  batch_size: 8
+  learning_rate: 0.005
+  num_eval_prompts: 6
+  num_centring_prompts: 8
+ppo:
+  prompts: prompts.txt
+  num_eval_prompts: 6
+  reward: [{kind: rule, name: repetition, weight: 0.2}]
+  eval_reward: [{kind: rule, name: regex, options: {pattern: z}}]
+  value_from_reward: true
+  steps: 3
+  batch_size: 8
+  epochs: 1
+  learning_rate: 0.003
+run_dir: runs
+run_name: whole
+"""
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("feedback")
+    tiny_model().save_pretrained(folder / "model")
+    tiny_tokenizer().save_pretrained(folder / "model")
+    draw = random.Random(0)
+    prompts = [f"number {i}:" for i in range(24)]
+    answers = ["".join(draw.choice("abcde") for _ in range(6)) for _ in prompts]
+    rows = [{"prompt": p, "completion": a[:2] + "z" + a[3:]} for p, a in zip(prompts, answers, strict=True)]
+    (folder / "demonstrations.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    lines = [f"{p},{a[:3]}z{a[4:]},{a}" for p, a in zip(prompts, answers, strict=True)]
+    (folder / "preferences.csv").write_text("\n".join(["prompt,chosen,rejected", *lines]))
+    (folder / "prompts.txt").write_text("\n".join(prompts))
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipeline(workplace):
+    """The pipeline, run once."""
+    config = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}"])
+    console = Console(record=True, width=100, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    run = run_pipeline(config, console, best_of=2)
+    return config, run, console.export_text()
+
+
+def test_every_stage_leaves_its_folder(pipeline):
+    config, run, _ = pipeline
+    assert {p.name for p in config.folder.iterdir()} == {"sft", "reward", "ppo"}
+    assert (config.folder / "sft" / "adapters" / "sft").is_dir()
+    assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
+    assert {p.name for p in run.folder.iterdir()} == {
+        "config.yaml", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json", "verdict.json",
+        "report.html",
+    }  # fmt: skip
+
+
+def test_stages_stand_on_each_other(pipeline):
+    config, run, text = pipeline
+    assert config.reward_model.sft == config.ppo.sft == str(config.folder / "sft")
+    assert [part.kind for part in config.ppo.reward_parts] == ["model", "rule"]
+    rows = run.read_lines("metrics.jsonl")
+    assert [r["step"] for r in rows] == [1, 2, 3]
+    assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # measured from the SFT model
+    assert set(rows[0]["reward_parts"]) == {"model", "repetition"}
+    assert {p["step"] for p in run.read_lines("probes.jsonl")} == {0, 1, 2, 3}
+    sft = Run.open(config.folder / "sft").read("result.json")
+    assert sft["loss_after"] < sft["loss_before"]
+    for heading in ("supervised fine-tuning", "is this reward model any good?", "3 of 3: PPO", "duplicate rows"):
+        assert heading in text
+
+
+def test_what_is_measured_on_was_never_trained_on(pipeline, workplace):
+    config, run, _ = pipeline
+    held_out = {a["prompt"] for a in run.read("verdict.json")["answers"]}
+    assert len(held_out) == 6
+    report = dict(Run.open(config.folder / "sft").read("result.json")["data"][0:1] and [("rows", None)])
+    assert report  # the data report is kept
+    num_train = int(Run.open(config.folder / "sft").read("result.json")["data"][0][1])
+    assert num_train <= 24 - 4  # its own held-out prompts
+    assert num_train >= 24 - 4 - 6  # and at most PPO's beside them
+
+
+def test_verdict_and_report(pipeline):
+    _, run, text = pipeline
+    verdict = run.read("verdict.json")
+    assert verdict["outcome"] in ("worth it", "over-optimised", "undecided", "failure")
+    assert verdict["sentence"].split(":")[0] in " ".join(text.split())
+    assert verdict["win_rate"]["num_prompts"] == 6
+    assert verdict["win_rate_by_second_reward"] is not None
+    assert verdict["best_of_n"]["n"] == 2
+    assert "Credit, token by token" in (run.folder / "report.html").read_text()
+
+
+def test_a_second_run_skips_what_is_done(pipeline):
+    config, run, _ = pipeline
+    before = (run.folder / "metrics.jsonl").read_text()
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115
+    run_pipeline(config, console)
+    assert console.export_text().count("done already") == 3
+    assert (run.folder / "metrics.jsonl").read_text() == before
+
+
+def test_other_settings_in_a_finished_folder_are_refused(pipeline, workplace):
+    changed = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}", "sft.epochs=5"])
+    with pytest.raises(InputError, match="made with other settings.*epochs: 4 -> 5"):
+        run_pipeline(changed, Console(quiet=True))
+
+
+def test_eval_asks_a_person_blind_and_keeps_the_choices(pipeline):
+    _, run, _ = pipeline
+    shown = []
+
+    def prefers_the_longer(prompt, first, second):
+        shown.append((first, second))
+        return "1" if len(first) >= len(second) else "2"
+
+    console = Console(record=True, width=100, file=open("/dev/null", "w"))  # noqa: SIM115
+    verdict = evaluate_run(console, str(run.folder), best_of=1, ask=6, choose=prefers_the_longer)
+    kept = run.read_lines("preferences.jsonl")
+    assert len(kept) == len(shown) == verdict.human_wins.num_prompts
+    assert all(len(row["chosen"]) >= len(row["rejected"]) for row in kept)
+    assert verdict.best_of_n is None
+
+
+def test_runs_diff_and_reward_test(pipeline, workplace):
+    config, run, _ = pipeline
+    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    list_runs(console, str(workplace / "runs"))
+    listed = console.export_text()
+    for name in ("whole/sft", "whole/reward", "whole/ppo", "accuracy", "loss"):
+        assert name in listed
+    show_difference(console, str(run.folder), str(run.folder))
+    assert "the same" in console.export_text()
+    show_reward(console, config.ppo, "number 3:", "aaz aaz aaz")
+    shown = console.export_text()
+    assert "model" in shown
+    assert "repetition" in shown
+
+
+def test_report_goes_where_it_is_wanted(pipeline, tmp_path):
+    _, run, _ = pipeline
+    assert write_report(run, tmp_path / "page.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("sft:", "stf:"), "unknown section 'stf'; did you mean 'sft'"),
+        (("  steps: 3", "  stepps: 3"), "ppo: unknown key 'stepps'; did you mean 'steps'"),
+        (("  demonstrations: demonstrations.jsonl\n", ""), "sft: demonstrations is missing"),
+        (("run_name: whole", "run_name: ../x"), "run_name"),
+    ],
+)
+def test_mistakes_in_a_pipeline(workplace, change, message):
+    file = workplace / "mistake.yaml"
+    file.write_text(PIPELINE.replace(*change))
+    with pytest.raises(InputError, match=message):
+        load_pipeline_config(file)

@@ -1,0 +1,158 @@
+"""The report: self-contained, whatever the texts hold, and readable in a real browser at any width."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from burnish import InputError
+from burnish.metrics import METRICS
+from burnish.report import report_page
+from burnish.report.charts import Chart, Line, nice_ticks, short
+from burnish.runs import Run
+from burnish.stages.report import write_report
+from tiny import tiny_config
+
+HOSTILE = [
+    "<script>document.title = 'owned'</script>",
+    "<img src=x onerror=\"document.title = 'owned'\">",
+    "</span></section></main><h1>gone</h1>",
+    "\" onmouseover=\"document.title='owned'",
+    "{{ 7 * 7 }} {% raw %}",
+    "\u202ereversed\x00\x1b[31m",
+    "a" * 400,
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run whose every text is hostile."""
+    made = Run.new(tmp_path, "run").begin(tiny_config(steps=3))
+    for step in range(1, 4):
+        row = {name: 0.1 * step for name in METRICS if not name.startswith("seconds_")}
+        made.log(row | {"step": step, "reward_parts": {"<b>rule</b>": 0.1 * step, "model": -0.2 * step}})
+        tokens = HOSTILE
+        numbers = [(-1) ** t * 0.1 * t for t in range(len(tokens))]
+        keys = ("logprob_policy", "logprob_ref", "kl", "reward", "value", "td_error", "advantage", "return")
+        sample = {"step": step, "prompt": "\n".join(HOSTILE), "response": "".join(tokens), "score": 0.5, "tokens": tokens}
+        made._append("samples.jsonl", sample | {key: numbers for key in keys})
+        made.log_probes(step - 1, [HOSTILE[0]], [HOSTILE[1]])
+    side = {"reward": {"mean": 0.1, "half_interval_95": 0.05}, "distinct_1": 0.5, "distinct_2": 0.9}
+    wins = {"rate": 0.8, "interval": [0.6, 0.9], "num_prompts": 20}
+    made.write(
+        "verdict.json",
+        {
+            "outcome": "worth it",
+            "sentence": f"Worth it: {HOSTILE[0]}",
+            "win_rate": wins,
+            "win_rate_by_second_reward": None,
+            "win_rate_by_people": wins,
+            "best_of_n": {"n": 4, "reward": 0.2, "tuned_beats_it": 0.5},
+            "start": side,
+            "tuned": side,
+            "answers": [{"prompt": t, "start": t, "tuned": t} for t in HOSTILE],
+        },
+    )
+    return made
+
+
+def test_page_is_one_file_without_scripts(run):
+    page = report_page(run)
+    assert "<script" not in page
+    assert not re.search(r"\son\w+\s*=\s*[\"']", page.replace("&#34;", ""))
+    assert not re.search(r"(src|href)\s*=|url\(|@import", page.replace("&lt;img src=x", ""))
+    assert "Content-Security-Policy" in page
+    assert "\u202e" not in page
+    assert "\x00" not in page
+    assert "{{ 7 * 7 }}" in page  # text is never a template
+
+
+def test_every_token_shows_its_numbers(run):
+    page = report_page(run)
+    assert page.count('class="token plus"') + page.count('class="token minus"') == 3 * len(HOSTILE) + 2  # and the legend
+    for label in ("log-probability", "KL", "TD error", "advantage", "return", "value"):
+        assert page.count(f"<i>{label}</i>") == 3 * len(HOSTILE)
+
+
+def test_a_run_that_is_not_there_yet(tmp_path):
+    fresh = Run.new(tmp_path, "fresh").begin(tiny_config())
+    with pytest.raises(InputError, match="no finished step yet"):
+        report_page(fresh)
+
+
+def test_a_run_without_verdict_or_samples_has_a_page(tmp_path):
+    bare = Run.new(tmp_path, "bare").begin(tiny_config())
+    bare.log({"step": 1, "reward": 0.5, "seconds": 1.0})
+    page = report_page(bare)
+    assert "No verdict yet" in page
+    assert "No responses were kept" in page
+
+
+def test_chart_arithmetic():
+    chart = Chart("t", "m", "h", "r", [Line("a", [(1, 0.0), (2, 10.0)])], band=(2.0, 4.0))
+    assert chart.y(chart.high) == 10.0  # the top margin
+    assert chart.y(chart.low) == 128.0
+    top, height = chart.band_box
+    assert 10 < top < top + height < 128
+    flat = Chart("t", "m", "h", "r", [Line("a", [(1, 3.0)])])
+    assert flat.low < 3.0 < flat.high
+    assert nice_ticks(0.0, 1.0) == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert [short(v) for v in (0, 0.5, 1234.5, 1e-5, 12.34, -0.25)] == ["0", "0.5", "1234", "1e-5", "12.3", "-0.25"]
+
+
+# ------------------------------------------------------------------------------------------------ in a real browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield started
+    started.quit()
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_nothing_runs_nothing_breaks(run, browser, width):
+    page = write_report(run)
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    browser.get(page.as_uri())
+    assert browser.title == "run \u00b7 burnish"
+    assert browser.execute_script("return document.querySelectorAll('script, img, main h1').length") == 1  # our h1
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert [e for e in browser.get_log("browser") if e["level"] == "SEVERE" and "favicon" not in e["message"]] == []
+
+
+def test_a_token_tells_all_when_pointed_at(run, browser):
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.get(write_report(run).as_uri())
+    token = browser.find_elements(By.CSS_SELECTOR, ".response .token")[3]
+    tip = token.find_element(By.CSS_SELECTOR, ".tip")
+    assert not tip.is_displayed()
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", token)
+    ActionChains(browser).move_to_element(token).perform()
+    assert tip.is_displayed()
+    assert "TD error" in tip.text
+    assert "-0.300" in tip.text
+
+
+def test_report_of_another_stage_is_refused(tmp_path):
+    folder = tmp_path / "sft"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(json.dumps({"demonstrations": "x.jsonl"}))
+    with pytest.raises(InputError, match="a report needs a PPO run"):
+        report_page(Run.open(folder))

@@ -1,0 +1,275 @@
+"""Rewards made of parts: rules with options, services, people, and their weighted sum."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from burnish import InputError, RewardComputer
+from burnish.config.reward_parts import unique_names
+from burnish.data import Prompt
+from burnish.ppo_trainer.reward_computer import WeightedReward
+from burnish.rewards import rule, sources
+from burnish.rewards.sources import HttpReward, HumanReward
+from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
+
+# ------------------------------------------------------------------------------------------------------------ rules
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "response", "score"),
+    [
+        ("length_band", {"low": 2, "high": 4}, "one two three", 1.0),
+        ("length_band", {"low": 2, "high": 4}, "one", 0.5),  # halfway from 0 to 2 words
+        ("length_band", {"low": 2, "high": 4}, "a b c d e f", 0.5),  # halfway from 4 to 8 words
+        ("length_band", {"low": 2, "high": 4}, "", 0.0),
+        ("repetition", {}, "a b a b a b", -3 / 5),  # pairs ab ba ab ba ab: two different of five
+        ("repetition", {}, "all words differ here", 0.0),
+        ("regex", {"pattern": r"\bNo\b"}, "No, thanks", 1.0),
+        ("regex", {"pattern": r"\bNo\b"}, "Nobody", 0.0),
+        ("json_valid", {}, '{"a": [1, 2]}', 1.0),
+        ("json_valid", {}, '{"a": [1, 2}', 0.0),
+        ("json_valid", {"keys": ["a", "b"]}, '{"a": 1, "b": 2, "c": 3}', 1.0),
+        ("json_valid", {"keys": ["a", "b"]}, '{"a": 1}', 0.0),
+        ("json_valid", {"keys": ["a"]}, "[1]", 0.0),
+        ("json_valid", {}, "[" * 100_000, 0.0),
+    ],
+)
+def test_rules_by_hand(name, options, response, score):
+    assert rule(name, options)(["p"], [response]) == [pytest.approx(score)]
+
+
+def test_rules_that_compare_with_a_reference():
+    prompt = Prompt("What is 6 x 7?", "file:1", reference="It is 42")
+    assert rule("exact_number")([prompt] * 3, ["So 6 x 7 = 42.", "43", "no idea"]) == [1.0, 0.0, 0.0]
+    assert rule("exact_number")([Prompt("p", reference="1,250.50")], ["about 1250.5"]) == [1.0]
+    assert rule("rouge_l")([prompt], ["It is 42"]) == [1.0]
+    with pytest.raises(InputError, match="rouge_l compares with a reference, and the prompt 'bare' has none"):
+        rule("rouge_l")(["bare"], ["x"])
+    with pytest.raises(InputError, match="the reference of file:9 holds no number"):
+        rule("exact_number")([Prompt("p", "file:9", reference="none")], ["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("length", {}, "did you mean 'length_band'"),
+        ("length_band", {"lo": 3}, "has no option 'lo'; it takes low, high; did you mean 'low'"),
+        ("repetition", {"x": 1}, "it takes none"),
+    ],
+)
+def test_rules_that_cannot_be(name, options, message):
+    with pytest.raises(InputError, match=message):
+        rule(name, options)
+
+
+@pytest.mark.parametrize(("name", "options"), [("length_band", {"low": 9, "high": 2}), ("regex", {"pattern": "("}), ("regex", {})])
+def test_options_that_cannot_be(name, options):
+    with pytest.raises(InputError, match=name):
+        rule(name, options or None)(["p"], ["r"])
+
+
+# --------------------------------------------------------------------------------------------------------- services
+
+
+class _Service(BaseHTTPRequestHandler):
+    """Behaves as its path says."""
+
+    def do_POST(self):
+        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        getattr(self, self.path.strip("/"))(sent)
+
+    def answer(self, body, status=200, **headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def good(self, sent):
+        rewards = [len(p) + len(r) for p, r in zip(sent["prompts"], sent["responses"], strict=True)]
+        self.answer(json.dumps({"rewards": rewards}).encode())
+
+    def slow(self, sent):
+        time.sleep(2)
+        self.good(sent)
+
+    def drip(self, sent):
+        """Never silent for long, never done."""
+        self.send_response(200)
+        self.end_headers()
+        try:
+            for _ in range(100):
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(0.1)
+        except OSError:
+            pass
+
+    def huge(self, sent):
+        self.send_response(200)
+        self.end_headers()
+        try:
+            for _ in range(200):
+                self.wfile.write(b" " * 100_000)
+        except OSError:
+            pass
+
+    def redirecting(self, sent):
+        self.answer(b"", 302, Location="/good")
+
+    def broken(self, sent):
+        self.answer(b"", 500)
+
+    def text(self, sent):
+        self.answer(b"seven")
+
+    def wrong(self, sent):
+        self.answer(b'{"scores": [1]}')
+
+    def words(self, sent):
+        self.answer(json.dumps({"rewards": ["good"] * len(sent["responses"])}).encode())
+
+    def few(self, sent):
+        self.answer(b'{"rewards": [1]}')
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def service():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+def test_a_service_scores(service):
+    computer = RewardComputer(HttpReward(f"{service}/good"))
+    assert computer.compute_rewards(["ab", "c"], ["x", "yz"]) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("slow", "failed: timed out|took more than"),
+        ("drip", "took more than 0.5 s"),
+        ("huge", "more than 1 MB"),
+        ("redirecting", r"answered 302 .*redirects are not followed"),
+        ("broken", "answered 500"),
+        ("text", "did not answer in JSON"),
+        ("wrong", r'must answer \{"rewards"'),
+        ("words", "response 0 is 'good', not a number"),
+        ("few", "returned 1 values for 2 responses"),
+    ],
+)
+def test_services_that_misbehave(service, monkeypatch, path, message):
+    monkeypatch.setattr(sources, "MAX_ANSWER_BYTES", 2**20)
+    started = time.monotonic()
+    with pytest.raises(InputError, match=message):
+        RewardComputer(HttpReward(f"{service}/{path}", seconds=0.5)).compute_rewards(["a", "b"], ["x", "y"])
+    assert time.monotonic() - started < 5
+
+
+def test_a_service_that_is_not_there():
+    with pytest.raises(InputError, match="failed: .*refused"):
+        HttpReward("http://127.0.0.1:9", seconds=1)(["p"], ["r"])
+    with pytest.raises(InputError, match="names no host"):
+        HttpReward("http:///nowhere")
+
+
+def test_link_local_addresses_are_refused(service, monkeypatch):
+    class Peer:
+        is_link_local = True
+
+    monkeypatch.setattr(sources.ipaddress, "ip_address", lambda _: Peer())
+    with pytest.raises(InputError, match="link-local"):
+        HttpReward(f"{service}/good")(["p"], ["r"])
+
+
+# ----------------------------------------------------------------------------------------------------------- people
+
+
+def test_people_are_asked_once_and_their_answers_kept(tmp_path):
+    file = tmp_path / "scores.jsonl"
+    file.write_text(json.dumps({"prompt": "p", "response": "known", "score": 2}) + "\n")
+    asked = []
+
+    def ask(prompt, response):
+        asked.append(response)
+        return "no number" if len(asked) == 1 else "4.5"
+
+    reward = HumanReward(file, ask)
+    assert reward(["p", "p", "p"], ["known", "new", "new"]) == [2.0, 4.5, 4.5]
+    assert asked == ["new", "new"]  # once more because the first answer was no number
+    assert HumanReward(file, None)(["p"], ["new"]) == [4.5]
+    with pytest.raises(InputError, match="1 responses have no human score"):
+        HumanReward(file, None)(["p"], ["unseen"])
+
+
+# ---------------------------------------------------------------------------------------------------------- the mix
+
+
+def constant(value):
+    return lambda prompts, responses: [value] * len(responses)
+
+
+def test_parts_are_weighted_and_logged_apart():
+    computer = RewardComputer([WeightedReward("a", constant(2.0), 0.5), WeightedReward("b", constant(3.0), -1.0)])
+    assert computer.compute_rewards(["p", "q"], ["r", "s"]) == [-2.0, -2.0]  # 0.5 * 2 - 3
+    assert computer.part_means == {"a": 2.0, "b": 3.0}
+    assert computer.name == "0.5 a + -1 b"
+
+
+def test_a_part_may_score_tokens_and_the_others_join_at_the_last():
+    def per_token(prompts, responses, tokens):
+        return [[1.0] * len(t) for t in tokens]
+
+    computer = RewardComputer([WeightedReward("tokens", per_token, 0.5), WeightedReward("whole", constant(3.0), 2.0)])
+    assert computer.compute_rewards(["p"], ["one two three"]) == [[0.5, 0.5, 6.5]]
+    assert computer.part_means == {"tokens": 3.0, "whole": 3.0}
+
+
+def test_a_config_mixes_rules(tmp_path):
+    (tmp_path / "mine.py").write_text("def length(prompts, responses):\n    return [len(r) for r in responses]\n")
+    config = tiny_config(
+        reward=[
+            {"kind": "rule", "name": "length_band", "options": {"low": 1, "high": 2}, "weight": 2},
+            {"kind": "python", "function": f"{tmp_path / 'mine.py'}:length", "weight": 0.1},
+            {"kind": "rule", "name": "length_band"},
+        ]
+    )
+    from burnish import PPOTrainer
+
+    trainer = PPOTrainer(config, None, tiny_model(), tiny_tokenizer())
+    results = trainer.ppo_step(PROMPTS)
+    assert list(results["reward_parts"]) == ["length_band", "length", "length_band_2"]
+    parts = results["reward_parts"]
+    expected = 2 * parts["length_band"] + 0.1 * parts["length"] + parts["length_band_2"]
+    assert results["reward"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_names_of_parts_are_unique():
+    assert unique_names(["model", "http", "model", "model"]) == ["model", "http", "model_2", "model_3"]
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"kind": "modl", "path": "x"}, "reward"),
+        ({"kind": "http", "url": "ftp://x"}, "reward"),
+        ({"kind": "rule", "name": "tldr", "wieght": 2}, "reward"),
+        ({"kind": "python", "function": "mine"}, "reward"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused(part, message):
+    with pytest.raises(InputError, match=message):
+        tiny_config(reward=[part])
+
+
+def test_a_single_word_is_still_a_reward():
+    assert tiny_trainer(reward=None).config.reward_parts[0].name == "tldr"

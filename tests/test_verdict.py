@@ -1,0 +1,101 @@
+"""The verdict: worth it, over-optimised, undecided or a failure, and why."""
+
+import pytest
+
+from burnish.evaluation import Evaluation, distinct
+from burnish.intervals import correlation, half_interval, share_interval
+from burnish.verdict import WinRate, judge, win_rate
+
+
+def evaluation(reward, second=(), texts=None, surprise=1.0, tokens=10.0):
+    n = len(reward)
+    return Evaluation(
+        prompts=[f"p{i}" for i in range(n)],
+        texts=texts or [f"answer number {i} of many" for i in range(n)],
+        reward=list(reward),
+        second_reward=list(second),
+        kl=[1.0] * n,
+        tokens=[tokens] * n,
+        finished=[1.0] * n,
+        surprise=[surprise] * n,
+    )
+
+
+LOW, HIGH = [0.0] * 40, [1.0] * 40
+
+
+def test_intervals_by_hand():
+    low, high = share_interval(8, 10)  # Wilson's interval for 8 of 10, as in textbooks
+    assert (low, high) == (pytest.approx(0.490, abs=1e-3), pytest.approx(0.943, abs=1e-3))
+    assert share_interval(0, 0) == (0.0, 1.0)
+    assert share_interval(10, 10)[1] == 1.0
+    assert half_interval([1.0, 3.0]) == pytest.approx(1.96)  # deviation sqrt(2), over sqrt(2)
+    assert correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
+    assert correlation([1, 2, 3], [5, 5, 5]) == 0.0
+
+
+def test_win_rate_counts_ties_half():
+    assert win_rate([1, 2, 3, 4], [0, 2, 5, 4]).rate == pytest.approx((1 + 0.5 + 0 + 0.5) / 4)
+
+
+def test_distinct_by_hand():
+    # pairs: a b, b a, a b -> two different of three
+    assert distinct(["a b a b"], 2) == pytest.approx(2 / 3)
+    assert distinct([""], 1) == 0.0
+
+
+def test_a_clear_gain_is_worth_it():
+    verdict = judge(evaluation(LOW), evaluation(HIGH))
+    assert verdict.outcome == "worth it"
+    assert "reward 0.00 to 1.00" in verdict.sentence
+
+
+def test_a_loss_is_a_failure():
+    assert judge(evaluation(HIGH), evaluation(LOW)).outcome == "failure"
+
+
+def test_a_coin_toss_is_undecided():
+    verdict = judge(evaluation([0.0] * 10), evaluation([1.0] * 6 + [-1.0] * 4))
+    assert verdict.outcome == "undecided"
+    assert "coin toss" in verdict.sentence
+
+
+def test_a_second_reward_that_disagrees_means_over_optimised():
+    verdict = judge(evaluation(LOW, second=HIGH), evaluation(HIGH, second=LOW))
+    assert verdict.outcome == "over-optimised"
+    assert "not trained on prefers the start" in verdict.sentence
+
+
+def test_a_second_reward_that_agrees_is_told():
+    verdict = judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=HIGH))
+    assert verdict.outcome == "worth it"
+    assert "not trained on agrees" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("symptom", "word"),
+    [
+        ({"surprise": 2.0}, "surprising"),
+        ({"texts": ["the same words again"] * 40}, "repeats itself"),
+        ({"tokens": 25.0}, "length went from 10 to 25"),
+        ({"tokens": 4.0}, "length went from 10 to 4"),
+    ],
+)
+def test_text_that_got_worse_means_over_optimised(symptom, word):
+    verdict = judge(evaluation(LOW), evaluation(HIGH, **symptom))
+    assert verdict.outcome == "over-optimised"
+    assert word in verdict.sentence
+
+
+def test_people_have_the_last_word():
+    people = WinRate(0.9, (0.6, 0.98), 20)
+    verdict = judge(evaluation(LOW), evaluation(HIGH, surprise=3.0), human_wins=people)
+    assert verdict.outcome == "worth it"
+    against = judge(evaluation(LOW), evaluation(HIGH), human_wins=WinRate(0.1, (0.02, 0.4), 20))
+    assert against.outcome == "over-optimised"
+
+
+def test_best_of_n_stands_beside_it():
+    verdict = judge(evaluation(LOW), evaluation([0.5] * 40), (4, evaluation(HIGH)))
+    assert verdict.best_of_n == {"n": 4, "reward": 1.0, "tuned_beats_it": 0.0}
+    assert "best of 4 answers of the start model gives 1.00 at 4 times the cost" in verdict.sentence
