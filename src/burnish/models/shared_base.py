@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from burnish.errors import InputError
 from burnish.memory import keep_freed_memory
-from burnish.models import attention, fast_linear
+from burnish.models import attention, fast_linear, fast_norm
 from burnish.models.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
 from burnish.models.shared_context import SharedContext, causal_mask, positions_of
 
@@ -120,7 +120,7 @@ class SharedBase:
         """Hidden states at the last positions of `key_mask` through some layers.  [B, Q, H] -> [B, Q, H]"""
         num_queries = hidden.shape[1]
         positions = positions_of(key_mask)[:, -num_queries:]
-        mask = attention.grouped_mask(causal_mask(key_mask, num_queries), self._heads_per_key, hidden.dtype)
+        mask = attention.Blocks.of(causal_mask(key_mask, num_queries), self._heads_per_key, hidden.dtype)
         rotary = self.decoder.rotary_emb(hidden, positions)
         for i in layers:
             hidden = self.decoder.layers[i](
@@ -242,8 +242,9 @@ class SharedBase:
         ids = torch.arange(1, 9, device=self.device)[None] % self.head.shape[0]
         theirs = self.model(input_ids=ids, use_cache=False).logits.float()
         self.model.set_attn_implementation(attention.NAME)
-        for module in self.decoder.layers.modules():
+        for module in self.decoder.modules():
             fast_linear.adopt(module)
+            fast_norm.adopt(module)
         try:
             hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
             ours = (self.norm(hidden) @ self.head.T).float()
