@@ -210,6 +210,15 @@ def test_an_adopted_model_still_answers_when_called_directly():
     torch.testing.assert_close(model(ids, attention_mask=padding).logits[:, 5:], before[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 7, 7).bool()], ids=["none", "full"])
+def test_a_foreign_mask_is_not_taken_for_a_causal_one(mask, monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK", 3)
+    query, key, value = torch.randn(3, 2, 4, 7, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    ours, _ = attention.grouped_attention(None, query, key, value, mask)
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(ours, theirs.transpose(1, 2))
+
+
 def test_model_without_any_stop_token_is_refused():
     with pytest.raises(InputError, match="no end-of-text token"):
         BaseSetup(tiny_config(), tiny_model(eos=False), tiny_tokenizer(eos=False))

@@ -34,14 +34,18 @@ class Blocks:
     @classmethod
     def of(cls, mask: Tensor, groups: int, dtype: torch.dtype) -> Blocks:
         """From [., 1, Q, S] bool, the queries being the last of the keys."""
-        q, s = mask.shape[-2:]
+        seen = mask.shape[3] - mask.shape[2]
         masks = []
-        for start in range(0, q, BLOCK):
-            end = min(start + BLOCK, q)
-            part = mask[:, :, start:end, : s - q + end]
-            scores = torch.zeros(part.shape, dtype=dtype, device=mask.device).masked_fill_(~part, -torch.inf)
-            masks.append(scores.repeat(1, 1, groups, 1))
+        for part in mask.split(BLOCK, dim=2):
+            seen += part.shape[2]
+            masks.append(added_to_scores(part[..., :seen], groups, dtype))
         return cls(masks)
+
+
+def added_to_scores(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """0 where `mask` is True, else minus infinity, for each query head of a group.  [., 1, Q, S] -> [., 1, G * Q, S]"""
+    scores = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
+    return scores.repeat(1, 1, groups, 1)
 
 
 def grouped_attention(
@@ -54,21 +58,27 @@ def grouped_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention, each key head serving its group of query heads.  -> [B, Q, heads, D]"""
+    """Masked attention, each key head serving its group of query heads.  -> [B, Q, heads, D]"""
     b, heads, q, d = query.shape
     key_heads = key.shape[1]
     groups = heads // key_heads
-    if not isinstance(attention_mask, Blocks):
+    if not isinstance(attention_mask, Blocks):  # a foreign mask need not be causal, so it is not cut
         everything = torch.ones(1, 1, q, key.shape[2], dtype=torch.bool, device=query.device)
-        attention_mask = Blocks.of(everything if attention_mask is None else attention_mask, groups, query.dtype)
-    query = query.reshape(b, key_heads, groups, q, d)
+        mask = everything if attention_mask is None else attention_mask
+        attention_mask = Blocks([added_to_scores(mask, groups, query.dtype)])
+    sizes = [mask.shape[2] // groups for mask in attention_mask.masks]
     out = []
-    for number, mask in enumerate(attention_mask.masks):
-        # Adjacent numbers: torch's fast kernel wants them.
-        block = query[:, :, :, number * BLOCK : (number + 1) * BLOCK].reshape(b, key_heads, -1, d).contiguous()
-        seen = mask.shape[-1]
+    for mask, block in zip(
+        attention_mask.masks, query.reshape(b, key_heads, groups, q, d).split(sizes, dim=3), strict=True
+    ):
+        seen = mask.shape[3]
         attended = F.scaled_dot_product_attention(
-            block, key[:, :, :seen], value[:, :, :seen], attn_mask=mask, scale=scaling, dropout_p=dropout
+            block.reshape(b, key_heads, -1, d).contiguous(),  # torch's fast kernel wants adjacent numbers
+            key[:, :, :seen],
+            value[:, :, :seen],
+            attn_mask=mask,
+            scale=scaling,
+            dropout_p=dropout,
         )
         out.append(attended.reshape(b, heads, -1, d))
     joined = out[0] if len(out) == 1 else torch.cat(out, dim=2)

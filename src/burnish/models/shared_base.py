@@ -8,6 +8,7 @@ through the decoder's layers, and the work that the frozen part does once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -208,8 +209,7 @@ class SharedBase:
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
         """Keys and values of prompts, sorted by length. What all of them begin with (a system prompt) is read once."""
-        columns = enumerate(zip(*prompts, strict=False))
-        shared = next((n for n, column in columns if len(set(column)) > 1), len(prompts[0]))
+        shared = len(shared_beginning(prompts))
         if len(prompts) == 1 or shared < MIN_SHARED_BEGINNING:
             return self._read_after(None, prompts)
         (beginning,) = self._read_after(None, [prompts[0][:shared]])
@@ -269,11 +269,11 @@ def context_length(model_config: Any) -> int:
     return int(min(positions, getattr(text_config, "sliding_window", None) or positions))
 
 
+def shared_beginning(sequences: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all sequences begin with; empty where they share none."""
+    return [column[0] for column in takewhile(lambda c: len(set(c)) == 1, zip(*sequences, strict=False))]
+
+
 def shared_ending(prompts: Sequence[Sequence[int]], longest: int = 8) -> list[int]:
     """The tokens that all prompts end in, at most `longest`; empty where they share none."""
-    ending: list[int] = []
-    for column in zip(*(reversed(p[-longest:]) for p in prompts), strict=False):
-        if len(set(column)) > 1:
-            break
-        ending.insert(0, column[0])
-    return ending
+    return shared_beginning([p[::-1][:longest] for p in prompts])[::-1]
