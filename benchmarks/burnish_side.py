@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
 
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup import EMBEDDED_NAME
@@ -31,23 +30,19 @@ def main() -> None:
     if job["ignore_stop_tokens"]:
         ignore_stop_tokens(trainer)
     trainer.generator.agree_on_invocation(job["prompts"])
-    predicted_gb = dict(row[:2] for row in trainer.memory_report(job["prompts"]))["at its peak"] * 2**20 / 1e9
     seconds: list[float] = []
-    phases: list[dict[str, float]] = []
     rewards: list[float] = []
     for step in range(config.steps):
         start = time.perf_counter()
-        results: dict[str, Any] = trainer.ppo_step(trainer.prompts_of_step(job["prompts"], step))
+        trainer.ppo_step(trainer.prompts_of_step(job["prompts"], step))
         seconds.append(time.perf_counter() - start)
-        phases.append({k: v for k, v in results.items() if k.startswith("seconds_")})
         if job.get("held_out"):
             rewards.append(evaluate(trainer, job["held_out"]).table()["reward"][0])
             print(f"step {step + 1}: {sum(seconds):.0f} s, {rewards[-1]:.3f}", file=sys.stderr)
             if rewards[-1] >= job["goal"]:
                 break
-    memory = {"peak_gb": peak_bytes() / 1e9, "predicted_gb": predicted_gb}
-    course = {"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates, "phases": phases}
-    print(json.dumps(course | memory))
+    course = {"seconds": seconds, "rewards": rewards, "updates": trainer.policy.num_updates}
+    print(json.dumps(course | {"peak_gb": peak_bytes() / 1e9}))
 
 
 if __name__ == "__main__":

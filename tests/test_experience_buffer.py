@@ -110,3 +110,10 @@ def test_memory_counts_table_and_context():
 def test_empty_buffer_says_so():
     with pytest.raises(InputError, match="store a rollout first"):
         next(ExperienceBuffer().mini_batches(4, 100))
+
+
+def test_the_longest_micro_batch_comes_first():
+    buffer = ExperienceBuffer()
+    buffer.store(table([2, 9, 4, 7]))
+    (mini_batch,) = buffer.mini_batches(None, 100, micro_batch_size=2)
+    assert [pairs.lengths.tolist() for pairs in mini_batch] == [[9, 7], [4, 2]]

@@ -6,6 +6,7 @@ from peft import LoraConfig
 
 from burnish import InputError, PPOTrainer, RewardModel, SharedBase
 from burnish.base_setup import BaseSetup
+from burnish.models import attention
 from burnish.sa_pairs import left_padded
 from test_generation import encoded, perturb
 from tiny import (
@@ -26,8 +27,10 @@ def rollout_of(trainer, seed=0):
     return trainer.policy.generate(encoded(trainer), 10, sampler, torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("block", [5, 96], ids=["several blocks", "one block"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_layer_walk_is_the_models_own_forward_pass(family):
+def test_layer_walk_is_the_models_own_forward_pass(family, block, monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK", block)
     reference = tiny_model(family)
     base = SharedBase(tiny_model(family), tiny_tokenizer())
     ids = torch.randint(0, 256, (3, 12), generator=torch.Generator().manual_seed(0))
@@ -35,6 +38,21 @@ def test_layer_walk_is_the_models_own_forward_pass(family):
 
     ours = base.norm(base.run_layers(base.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(2))) @ base.head.T
     torch.testing.assert_close(ours, reference(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_blocks_of_queries_change_no_gradient(monkeypatch):
+    gradients = []
+    for block in (3, 96):
+        monkeypatch.setattr(attention, "BLOCK", block)
+        trainer = tiny_trainer(adapter_scope="sequence", top_k=0, top_p=1.0)
+        perturb(trainer)
+        context = rollout_of(trainer).context
+        hidden = trainer.base.state_hidden("policy", context)
+        weights = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
+        (hidden * weights).sum().backward()
+        gradients.append([p.grad for p in trainer.policy.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5 * float(b.abs().max()), rtol=1e-4)
 
 
 @pytest.mark.parametrize("scope", ["response", "sequence"])
@@ -190,6 +208,15 @@ def test_an_adopted_model_still_answers_when_called_directly():
     SharedBase(model, tiny_tokenizer())
     torch.testing.assert_close(model(ids).logits, before[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(model(ids, attention_mask=padding).logits[:, 5:], before[1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 7, 7).bool()], ids=["none", "full"])
+def test_a_foreign_mask_is_not_taken_for_a_causal_one(mask, monkeypatch):
+    monkeypatch.setattr(attention, "BLOCK", 3)
+    query, key, value = torch.randn(3, 2, 4, 7, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    ours, _ = attention.grouped_attention(None, query, key, value, mask)
+    theirs = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    torch.testing.assert_close(ours, theirs.transpose(1, 2))
 
 
 def test_model_without_any_stop_token_is_refused():

@@ -7,6 +7,7 @@ cached prefix is read where it lies.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +19,31 @@ from transformers.masking_utils import sdpa_mask
 NAME = "burnish_grouped"
 
 
-def grouped_mask(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
-    """What is added to the scores: 0 where `mask` is True, else minus infinity, for every query head of a group.
+# Queries that attend together. A block computes only the keys up to its last query, so that a long pass saves nearly
+# half of its scores; small blocks would cost more in calls than they save.
+BLOCK = 96
 
-    [., 1, Q, S] bool -> [., 1, groups * Q, S]. Made once for all layers of a pass.
-    """
+
+@dataclass(frozen=True)
+class Blocks:
+    """A causal mask made ready once for all layers of a pass: what is added to the scores of each block of queries."""
+
+    masks: list[Tensor]
+    """[., 1, groups * queries of the block, keys up to its last]: 0 where a key may be seen, else minus infinity."""
+
+    @classmethod
+    def of(cls, mask: Tensor, groups: int, dtype: torch.dtype) -> Blocks:
+        """From [., 1, Q, S] bool, the queries being the last of the keys."""
+        seen = mask.shape[3] - mask.shape[2]
+        masks = []
+        for part in mask.split(BLOCK, dim=2):
+            seen += part.shape[2]
+            masks.append(added_to_scores(part[..., :seen], groups, dtype))
+        return cls(masks)
+
+
+def added_to_scores(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """0 where `mask` is True, else minus infinity, for each query head of a group.  [., 1, Q, S] -> [., 1, G * Q, S]"""
     scores = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -torch.inf)
     return scores.repeat(1, 1, groups, 1)
 
@@ -32,7 +53,7 @@ def grouped_attention(
     query: Tensor,  # [B, heads, Q, D]
     key: Tensor,  # [B, key_heads, S, D]
     value: Tensor,  # [B, key_heads, S, D]
-    attention_mask: Tensor | None,  # [B or 1, 1, Q, S] bool, or what grouped_mask makes of it
+    attention_mask: Blocks | Tensor | None,  # or [B or 1, 1, Q, S] bool, from a model that is called directly
     dropout: float = 0.0,
     scaling: float | None = None,
     **_: Any,
@@ -41,11 +62,27 @@ def grouped_attention(
     b, heads, q, d = query.shape
     key_heads = key.shape[1]
     groups = heads // key_heads
-    query = query.reshape(b, key_heads, groups * q, d).contiguous()  # torch's fast kernel wants adjacent numbers
-    if attention_mask is not None and attention_mask.dtype == torch.bool:
-        attention_mask = grouped_mask(attention_mask, groups, query.dtype)
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, scale=scaling, dropout_p=dropout)
-    return out.reshape(b, heads, q, d).transpose(1, 2).contiguous(), None
+    if not isinstance(attention_mask, Blocks):  # a foreign mask need not be causal, so it is not cut
+        everything = torch.ones(1, 1, q, key.shape[2], dtype=torch.bool, device=query.device)
+        mask = everything if attention_mask is None else attention_mask
+        attention_mask = Blocks([added_to_scores(mask, groups, query.dtype)])
+    sizes = [mask.shape[2] // groups for mask in attention_mask.masks]
+    out = []
+    for mask, block in zip(
+        attention_mask.masks, query.reshape(b, key_heads, groups, q, d).split(sizes, dim=3), strict=True
+    ):
+        seen = mask.shape[3]
+        attended = F.scaled_dot_product_attention(
+            block.reshape(b, key_heads, -1, d).contiguous(),  # torch's fast kernel wants adjacent numbers
+            key[:, :, :seen],
+            value[:, :, :seen],
+            attn_mask=mask,
+            scale=scaling,
+            dropout_p=dropout,
+        )
+        out.append(attended.reshape(b, heads, -1, d))
+    joined = out[0] if len(out) == 1 else torch.cat(out, dim=2)
+    return joined.transpose(1, 2).contiguous(), None
 
 
 def _explicit_mask(*args: Any, **kwargs: Any) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from burnish.errors import InputError
 from burnish.memory import keep_freed_memory
-from burnish.models import attention, fast_linear
+from burnish.models import attention, fast_linear, fast_norm
 from burnish.models.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
 from burnish.models.shared_context import SharedContext, causal_mask, positions_of
 
@@ -132,7 +133,7 @@ class SharedBase:
         """Hidden states at the last positions of `key_mask` through some layers.  [B, Q, H] -> [B, Q, H]"""
         num_queries = hidden.shape[1]
         positions = positions_of(key_mask)[:, -num_queries:]
-        mask = attention.grouped_mask(causal_mask(key_mask, num_queries), self._heads_per_key, hidden.dtype)
+        mask = attention.Blocks.of(causal_mask(key_mask, num_queries), self._heads_per_key, hidden.dtype)
         rotary = self.decoder.rotary_emb(hidden, positions)
         for i in layers:
             hidden = self.decoder.layers[i](
@@ -226,8 +227,7 @@ class SharedBase:
 
     def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
         """Keys and values of prompts, sorted by length. What all of them begin with (a system prompt) is read once."""
-        columns = enumerate(zip(*prompts, strict=False))
-        shared = next((n for n, column in columns if len(set(column)) > 1), len(prompts[0]))
+        shared = len(shared_beginning(prompts))
         if len(prompts) == 1 or shared < MIN_SHARED_BEGINNING:
             return self._read_after(None, prompts)
         (beginning,) = self._read_after(None, [prompts[0][:shared]])
@@ -260,8 +260,9 @@ class SharedBase:
         ids = torch.arange(1, 9, device=self.device)[None] % self.head.shape[0]
         theirs = self.model(input_ids=ids, use_cache=False).logits.float()
         self.model.set_attn_implementation(attention.NAME)
-        for module in self.decoder.layers.modules():
+        for module in self.decoder.modules():
             fast_linear.adopt(module)
+            fast_norm.adopt(module)
         try:
             hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
             ours = (self.norm(hidden) @ self.head.T).float()
@@ -286,11 +287,11 @@ def context_length(model_config: Any) -> int:
     return int(min(positions, getattr(text_config, "sliding_window", None) or positions))
 
 
+def shared_beginning(sequences: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all sequences begin with; empty where they share none."""
+    return [column[0] for column in takewhile(lambda c: len(set(c)) == 1, zip(*sequences, strict=False))]
+
+
 def shared_ending(prompts: Sequence[Sequence[int]], longest: int = 8) -> list[int]:
     """The tokens that all prompts end in, at most `longest`; empty where they share none."""
-    ending: list[int] = []
-    for column in zip(*(reversed(p[-longest:]) for p in prompts), strict=False):
-        if len(set(column)) > 1:
-            break
-        ending.insert(0, column[0])
-    return ending
+    return shared_beginning([p[::-1][:longest] for p in prompts])[::-1]

@@ -135,7 +135,7 @@ class ModelTrainer:
 
 
 def _adam(parameters: Sequence[nn.Parameter], learning_rate: float) -> AdamW:
-    return AdamW(parameters, lr=learning_rate, eps=1e-5, weight_decay=0.0)
+    return AdamW(parameters, lr=learning_rate, eps=1e-5, weight_decay=0.0, fused=True)
 
 
 def _means(history: list[dict[str, float]]) -> dict[str, float]:
