@@ -17,20 +17,20 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish import PPOTrainer
-from burnish.demo import demo_task
 from burnish.evaluation import evaluate
+from workload import ppo_task
 
 
 def measure(task: str, scope: str, seed: int, steps: int | None) -> dict[str, float]:
     overrides = {"adapter_scope": scope, "seed": seed} | ({} if steps is None else {"steps": steps})
-    demo = demo_task(task, **overrides)
-    trainer = PPOTrainer(demo.config)
-    trainer.generator.agree_on_invocation([*demo.prompts.train, *demo.prompts.held_out])
-    before = evaluate(trainer, demo.prompts.held_out)
+    config, prompts = ppo_task(task, **overrides)
+    trainer = PPOTrainer(config)
+    trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
+    before = evaluate(trainer, prompts.held_out)
     start = time.perf_counter()
-    trainer.train(demo.prompts.train)
-    seconds = (time.perf_counter() - start) / demo.config.steps
-    after = evaluate(trainer, demo.prompts.held_out).table()
+    trainer.train(prompts.train)
+    seconds = (time.perf_counter() - start) / config.steps
+    after = evaluate(trainer, prompts.held_out).table()
     return {
         "before": before.table()["reward"][0],
         "after": after["reward"][0],

@@ -20,8 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from arithmetic import Arithmetic
 from burnish import PPOTrainer
-from burnish.demo import demo_task
-from workload import machine, matmul_rate, write_results
+from workload import machine, matmul_rate, ppo_task, write_results
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 
@@ -51,9 +50,9 @@ class Stopwatch:
 
 def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
     """The median step of several on new prompts each, part by part."""
-    demo = demo_task("tldr", prompt_cache_mb=0, **settings)
-    trainer = PPOTrainer(demo.config)
-    trainer.generator.agree_on_invocation(demo.prompts.train)
+    config, prompts = ppo_task("tldr", prompt_cache_mb=0, **settings)
+    trainer = PPOTrainer(config)
+    trainer.generator.agree_on_invocation(prompts.train)
     watch = Stopwatch()
     watch.on(trainer.base, "read_prompts", "prefill")
     watch.on(trainer.policy, "generate", "decode")
@@ -67,7 +66,7 @@ def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
     for step in range(steps + 1):
         watch.seconds = {}
         before, rate = trainer.base.num_prompt_tokens_read, matmul_rate(0.5)
-        results = trainer.ppo_step(trainer.prompts_of_step(demo.prompts.train, step))
+        results = trainer.ppo_step(trainer.prompts_of_step(prompts.train, step))
         rate = (rate + matmul_rate(0.5)) / 2
         if step == 0:
             continue  # the first step of a process also pays for first uses
@@ -79,7 +78,7 @@ def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
     run = sorted(runs, key=lambda r: r["share"])[len(runs) // 2]
 
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        profiled = trainer.ppo_step(trainer.prompts_of_step(demo.prompts.train, steps + 1))
+        profiled = trainer.ppo_step(trainer.prompts_of_step(prompts.train, steps + 1))
     products = sum(e.self_cpu_time_total for e in profiler.key_averages() if e.key.startswith(PRODUCTS)) / 1e6
     return run | {
         "settings": settings,

@@ -18,17 +18,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from burnish.data import bundled_sentiment
-from burnish.demo import demo_task
 from peer import run_side, trl_python
-from workload import machine, write_results
+from workload import machine, ppo_task, write_results
 
 GOAL = 0.6
 
 
 def job_of(seed: int) -> dict[str, Any]:
-    prompts = bundled_sentiment()
-    config = demo_task("sentiment").config
+    config, prompts = ppo_task("sentiment")
     return {
         "prompts": prompts.train,
         "held_out": [*prompts.held_out, *prompts.held_out],  # two answers to each

@@ -24,7 +24,7 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
 from burnish.evaluation import EVAL_SEED
 from burnish.memory import peak_bytes
-from burnish.rewards import resolve_reward
+from burnish.rewards import rule as rule_named
 
 
 class RuleAsModule(torch.nn.Module):
@@ -117,8 +117,7 @@ def main() -> None:
     value = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, **load)
     value.config.pad_token_id = policy.config.pad_token_id = tokenizer.pad_token_id
     torch.nn.init.zeros_(value.score.weight)
-    rule = resolve_reward(job["reward"])
-    assert callable(rule)
+    rule = rule_named(job["reward"])
     encode = lambda texts: [tokenizer(t, add_special_tokens=False)["input_ids"] for t in texts]  # noqa: E731
 
     def held_out_reward() -> float:

@@ -14,10 +14,20 @@ from transformers import AutoTokenizer
 
 from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
-from burnish.data import bundled_tldr
+from burnish.config import TrainConfig
+from burnish.data import Split, bundled_tldr, load_split
+from burnish.demo import MODEL, PPO, SENTIMENT, TLDR
 
 RESULTS = Path(__file__).parent / "results"
 LENGTHS = {"short": (16, 64), "tldr": (200, 400)}  # prompt tokens, drawn evenly
+
+
+def ppo_task(task: str, **overrides: object) -> tuple[TrainConfig, Split[str]]:
+    """The demo's PPO stage alone, against a rule, and its prompts; `overrides` replace single settings."""
+    against_rule = {"reward": "tldr", "eval_reward": None, "value_from_reward": False}
+    settings = MODEL | PPO | SENTIMENT if task == "sentiment" else TLDR["model"] | TLDR["ppo"] | against_rule
+    config = TrainConfig(**(settings | overrides))
+    return config, load_split("prompts", config.prompts)[0]
 
 
 def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -> list[str]:

@@ -52,8 +52,10 @@ def test_train_then_generate(workplace):
         "config.yaml",
         "metrics.jsonl",
         "samples.jsonl",
+        "probes.jsonl",
         "adapters",
         "result.json",
+        "verdict.json",
     }
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
@@ -126,7 +128,7 @@ def test_mistakes_end_in_a_sentence_and_exit_code_2(workplace, arguments, messag
 
 def test_help_and_env_read_well(workplace):
     out = run("--help", cwd=workplace)
-    for command in ("demo", "train", "generate", "config", "env"):
+    for command in ("demo", "sft", "reward", "train", "pipeline", "eval", "report", "runs", "generate", "config", "env"):
         assert command in out
         assert "Usage" in run(command, "--help", cwd=workplace)
     assert "torch" in run("env", cwd=workplace)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from burnish.data import Prompts
-from burnish.demo import demo_task
+from burnish.config import TrainConfig
+from burnish.data import Split, load_split
+from burnish.demo import sentiment_config, tldr_pipeline
 from burnish.stages.ppo import run_ppo
 
 pytestmark = pytest.mark.real_model
@@ -17,9 +18,15 @@ pytestmark = pytest.mark.real_model
 
 @pytest.mark.parametrize("task", ["tldr", "sentiment"])
 def test_a_short_real_run(tmp_path, task):
-    demo = demo_task(task, steps=2, batch_size=4, mini_batch_size=2, max_new_tokens=12)
-    prompts = Prompts(demo.prompts.train[:6], demo.prompts.held_out[:3], None)
-    run = run_ppo(demo.config, prompts, tmp_path, "run", Console(quiet=True))
+    shorter = {"steps": 2, "batch_size": 4, "mini_batch_size": 2, "max_new_tokens": 12}
+    alone = {"sft": None, "reward": "tldr", "value_from_reward": False}
+    if task == "sentiment":
+        config = sentiment_config(**shorter)
+    else:
+        config = TrainConfig(**(tldr_pipeline(tmp_path).ppo.model_dump() | shorter | alone))
+    prompts = load_split("prompts", config.prompts)[0]
+    prompts = Split(prompts.train[:6], prompts.held_out[:3])
+    run = run_ppo(config, prompts, tmp_path, "run", Console(quiet=True))
     steps = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # the policy starts as the reference
     assert steps[1]["kl_k3"] > 1e-5  # and has moved after one step

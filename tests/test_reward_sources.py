@@ -260,10 +260,10 @@ def test_names_of_parts_are_unique():
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"kind": "modl", "path": "x"}, "reward"),
-        ({"kind": "http", "url": "ftp://x"}, "reward"),
-        ({"kind": "rule", "name": "tldr", "wieght": 2}, "reward"),
-        ({"kind": "python", "function": "mine"}, "reward"),
+        ({"kind": "modl", "path": "x"}, "reward, part 1: kind is one of model, rule, .*got 'modl'"),
+        ({"kind": "http", "url": "ftp://x"}, "reward, part 1: url: .*got 'ftp://x'"),
+        ({"kind": "rule", "name": "tldr", "wieght": 2}, "reward, part 1: unknown key 'wieght'"),
+        ({"kind": "python", "function": "mine"}, "reward, part 1: function: "),
     ],
 )
 def test_parts_that_cannot_be_are_refused(part, message):

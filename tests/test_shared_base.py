@@ -7,6 +7,7 @@ from peft import LoraConfig
 from burnish import InputError, PPOTrainer, RewardModel, SharedBase
 from burnish.base_setup import BaseSetup
 from burnish.models import attention
+from burnish.ppo_trainer import RewardComputer
 from burnish.sa_pairs import left_padded
 from test_generation import encoded, perturb
 from tiny import (
@@ -252,7 +253,7 @@ def test_reward_model_learns_to_tell_apart_and_scores_a_ppo_step():
         optimizer.step()
     assert loss.item() < 0.1
     reward.mark_trained()
-    trainer.reward_computer.reward = reward
+    trainer.reward_computer = RewardComputer(reward)
     results = trainer.ppo_step(PROMPTS)
     assert len(results["rewards"]) == len(PROMPTS)
     # the generated tokens scored one by one, without batch or padding

@@ -107,8 +107,8 @@ class ModelConfig(BaseModel):
 TAKES = {
     "lora_layers": "takes `all`, a number of top layers, or a list of layer numbers from 0",
     "lora_target_modules": "takes `all-linear` or a list such as [q_proj, v_proj]",
-    "reward": "takes a rule's name, `file.py:function` or a folder, as text; "
-    "a function itself goes to PPOTrainer(config, reward=...)",
+    "reward": "takes a rule's name, `file.py:function` or a folder, as text, or a list of parts such as "
+    "{kind: rule, name: repetition, weight: 0.2}; a function itself goes to PPOTrainer(config, reward=...)",
     "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
     "a number or a date goes in quotes",
 }
@@ -135,6 +135,13 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
             problems |= {line: line for line in sentence.split("\n")}
             continue
         key = str(item["loc"][0])
+        number = next((place for place in item["loc"] if isinstance(place, int)), None)
+        if key in ("reward", "eval_reward") and number is not None:
+            problem = _problem_of_part(item, sentence)
+            problems.setdefault(problem, f"{key}, part {number + 1}: {problem}")
+            continue
+        if item["loc"][1:] == ("str",) and isinstance(item["input"], list):
+            continue  # a list of parts was meant; what is wrong with it is told by the other errors
         if item["type"] == "extra_forbidden":
             known = ELSEWHERE.get(key)
             hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
@@ -145,3 +152,16 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
             problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r})"
         problems.setdefault(key, problem)
     return list(problems.values())
+
+
+def _problem_of_part(item: Any, sentence: str) -> str:
+    """What is wrong with one part of a reward."""
+    key, given = str(item["loc"][-1]), item["input"]
+    if item["type"].startswith("union_tag"):
+        kind = given.get("kind") if isinstance(given, dict) else None
+        return f"kind is one of model, rule, python, http, human (got {kind!r})"
+    if item["type"] == "extra_forbidden":
+        return f"unknown key {key!r}"
+    if item["type"] == "missing":
+        return f"{key} is missing"
+    return f"{key}: {sentence} (got {given!r})"
