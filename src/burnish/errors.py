@@ -30,10 +30,36 @@ class ConfigError(InputError):
         super().__init__(f"{count} in {source}:\n" + "\n".join(f"  - {problem}" for problem in problems))
 
 
+class LockedError(BurnishError):
+    """Another process is at work in the run folder."""
+
+    exit_code = 3
+
+
+class NoCheckpointError(BurnishError):
+    """There is nothing to go on from."""
+
+    exit_code = 4
+
+
 class DivergedError(BurnishError, RuntimeError):
     """The training left the region in which its numbers mean anything."""
 
     exit_code = 5
+
+
+class ResourceError(BurnishError):
+    """Memory or disk space that is not there."""
+
+    exit_code = 6
+
+
+class StoppedError(BurnishError):
+    """Someone asked the run to stop; it is saved. 130 for Ctrl-C, 143 for SIGTERM."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

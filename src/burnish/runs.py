@@ -8,19 +8,26 @@ adapters/        policy/ and value/, or sft/, or reward/, in peft's own format
 result.json      held-out measurement: written last, so a run that has it is complete
 verdict.json     what `burnish eval` found
 report.html      what `burnish report` made of all that
+start.json       what the held-out prompts were answered before training
+checkpoints/     what a stopped or killed run goes on from (checkpoints.py)
+.lock            held by the process at work; the kernel lets go of it when the process ends, however it ends
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
-from burnish.errors import InputError
+from burnish.errors import InputError, LockedError
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
 from burnish.models.base_model import RoleModel
@@ -123,6 +130,35 @@ class Run:
     @property
     def policy_folder(self) -> Path:
         return self.folder / "adapters" / "policy"
+
+    # ---------------------------------------------------------------------------------------- one process at a time
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Held while the process works in the folder; a second one is told who was first."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
+                raise LockedError(f"{self.folder} is in use by {holder}; wait for it, or stop it") from None
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode(), 0)
+            yield
+        finally:
+            os.close(handle)  # and the lock with it
+
+    def forget_after(self, step: int) -> None:
+        """Lines of steps that will be made again leave the logs, and so does a last line that a kill tore."""
+        for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl"):
+            path = self.folder / name
+            if path.is_file():
+                kept = [row for row in self.read_lines(name) if row.get("step", row.get("update", 0)) <= step]
+                scratch = self.folder / f".writing-{name}"
+                scratch.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+                scratch.replace(path)
 
     # ------------------------------------------------------------------------------------------------- writing
 

@@ -37,7 +37,7 @@ class ModelTrainer:
         self.policy_optimizer = _adam(policy.parameters(), config.learning_rate)
         self.value_optimizer = _adam(value_model.parameters(), config.value_learning_rate)
         self.metrics: dict[str, float] = {}
-        self._order = torch.Generator().manual_seed(config.seed)
+        self.order = torch.Generator().manual_seed(config.seed)
 
     def set_learning_rates(self, factor: float) -> None:
         """Both learning rates at `factor` times their configured value."""
@@ -96,7 +96,7 @@ class ModelTrainer:
         prefix_cost = base.prefix_activation_bytes / base.activation_bytes
         for _ in range(config.epochs):
             for mini_batch in buffer.mini_batches(
-                config.mini_batch_size, max_tokens, config.micro_batch_size, self._order, prefix_cost
+                config.mini_batch_size, max_tokens, config.micro_batch_size, self.order, prefix_cost
             ):
                 optimizer.zero_grad()
                 totals, num_tokens = accumulate_gradients(mini_batch, loss_of)

@@ -11,6 +11,7 @@ import torch
 
 from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
 from burnish.base_setup import BaseSetup
+from burnish.checkpoints import State
 from burnish.clock import Clock
 from burnish.config import PPOConfig
 from burnish.config.reward_parts import ModelPart, RewardPart, unique_names
@@ -29,6 +30,14 @@ from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
 from burnish.rewards import check_parts, function_of
 from burnish.runs import Run
 from burnish.sa_pairs import SAPairs
+from burnish.training_state import (
+    optimizer_state,
+    parameters_state,
+    random_state,
+    restore_optimizer,
+    restore_parameters,
+    restore_random,
+)
 
 
 class PPOTrainer:
@@ -196,6 +205,36 @@ class PPOTrainer:
         run = Run(Path(folder)).begin(self.config)
         run.save_adapter(self.value_model)
         run.save_adapter(self.policy)
+
+    # ------------------------------------------------------------------------------------------ what can be saved
+
+    def state(self) -> State:
+        """All that later steps depend on. `restore` brings it back, and the next step is the same to the bit."""
+        counters = {"step": self.step, "policy_updates": self.policy.num_updates, "value_updates": self.value_model.num_updates}
+        state = State(values={"counters": counters, "kl_coef": self.kl_coef, "invocation": self.base.invocation})
+        state.add("policy", parameters_state(self.policy.parameters()))
+        state.add("value", parameters_state(self.value_model.parameters()))
+        state.add("policy_optimizer", optimizer_state(self.model_trainer.policy_optimizer))
+        state.add("value_optimizer", optimizer_state(self.model_trainer.value_optimizer))
+        return state.add("random", random_state(self._generators))
+
+    def restore(self, state: State) -> None:
+        """Goes on where `state` was taken, in a trainer of the same config."""
+        restore_parameters(self.policy.parameters(), state.part("policy"))
+        restore_parameters(self.value_model.parameters(), state.part("value"))
+        restore_optimizer(self.model_trainer.policy_optimizer, state.part("policy_optimizer"))
+        restore_optimizer(self.model_trainer.value_optimizer, state.part("value_optimizer"))
+        restore_random(self._generators, state.part("random"))
+        self.base.invocation = list(state.values["invocation"])
+        self.kl_controller.kl_coef = float(state.values["kl_coef"])
+        counters = state.values["counters"]
+        self.step = int(counters["step"])
+        self.policy.num_updates = int(counters["policy_updates"])
+        self.value_model.num_updates = int(counters["value_updates"])
+
+    @property
+    def _generators(self) -> dict[str, torch.Generator]:
+        return {"sampling": self.sampling_generator, "mini_batches": self.model_trainer.order}
 
     def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
         """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""

@@ -1,0 +1,274 @@
+"""Checkpoints: all that a run needs to go on as if nothing had happened.
+
+A checkpoint is a folder `step-000010`. It is written under another name, every file is forced to the disk, the manifest
+with all sizes and hashes comes last, then the folder is renamed: it is whole, or it is not there. Damage that comes
+later is found by the hashes; a damaged checkpoint is set aside, and the one before it is used. Tensors are kept in
+safetensors, everything else in JSON.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from burnish.errors import BurnishError, NoCheckpointError, ResourceError
+
+MANIFEST = "MANIFEST.json"
+TENSORS = "tensors.safetensors"
+VALUES = "values.json"
+FORMAT = 1
+AVERAGED_STEPS = 5  # a single step's reward is mostly luck: the best checkpoint is the best mean of these
+SPARE_BYTES = 50 * 2**20  # what a run writes beside its checkpoints
+
+
+@dataclass
+class State:
+    """Tensors by name, and whatever JSON can hold."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors.values())
+
+    def part(self, name: str) -> State:
+        """What was added under a name."""
+        tensors = {k.removeprefix(f"{name}/"): t for k, t in self.tensors.items() if k.startswith(f"{name}/")}
+        if name not in self.values:
+            raise NoCheckpointError(f"the checkpoint holds no state of {name}; it was made by another kind of run")
+        return State(tensors, self.values[name])
+
+    def add(self, name: str, state: State) -> State:
+        """Takes in another state under a name."""
+        self.tensors |= {f"{name}/{k}": t for k, t in state.tensors.items()}
+        self.values[name] = state.values
+        return self
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that is on the disk. `problem` says why it cannot be used."""
+
+    step: int
+    folder: Path
+    nbytes: int
+    problem: str | None
+
+
+class Checkpoints:
+    """A run's checkpoints. The last `keep` and the best one stay."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder = folder
+        self.keep = keep
+
+    def save(self, step: int, state: State, best_step: int | None = None) -> Path:
+        """Durable once this returns. Older ones are removed only then."""
+        target = self.folder / f"step-{step:06d}"
+        scratch = self.folder / f".writing-{step:06d}"
+        try:
+            self._remove_scratch()
+            scratch.mkdir(parents=True)
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
+            save_file(tensors, scratch / TENSORS)
+            (scratch / VALUES).write_text(json.dumps(state.values), encoding="utf-8")
+            files = {name: _fingerprint(scratch / name) for name in (TENSORS, VALUES)}
+            (scratch / MANIFEST).write_text(json.dumps({"format": FORMAT, "step": step, "files": files}))
+            for name in (TENSORS, VALUES, MANIFEST):
+                _to_disk(scratch / name)
+            _to_disk(scratch)
+            if target.exists():  # the same step again, after a resume
+                shutil.rmtree(target)
+            scratch.rename(target)
+            _to_disk(self.folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise _cannot_save(error, self.folder, state.nbytes) from error
+        self._remove_old(step, best_step)
+        return target
+
+    def load(self, step: int) -> State:
+        """The state after a step; a checkpoint that is not as it was written is refused."""
+        folder = self.folder / f"step-{step:06d}"
+        problem = _problem(folder)
+        if problem:
+            raise NoCheckpointError(f"checkpoint {folder} cannot be used: {problem}{self._others(step)}")
+        return State(load_file(folder / TENSORS), json.loads((folder / VALUES).read_text(encoding="utf-8")))
+
+    def latest(self, on_damaged: Callable[[str], None] = lambda message: None) -> tuple[int, State] | None:
+        """The newest one that verifies, or None where none was ever made. Damaged ones are set aside under a new name."""
+        found_any = False
+        for step in sorted(self._steps(), reverse=True):
+            found_any = True
+            folder = self.folder / f"step-{step:06d}"
+            problem = _problem(folder)
+            if problem is None:
+                return step, self.load(step)
+            aside = _free_name(self.folder / f"damaged-{step:06d}")
+            folder.rename(aside)
+            on_damaged(f"checkpoint of step {step} is damaged ({problem}); it is now {aside}, and the one before it is used")
+        if found_any:
+            raise NoCheckpointError(f"no checkpoint in {self.folder} verifies; damaged ones were renamed, nothing was removed")
+        return None
+
+    def all(self) -> list[Checkpoint]:
+        """Oldest first, each verified."""
+        return [self._look_at(step) for step in sorted(self._steps())]
+
+    def check_space(self, nbytes: int) -> None:
+        """Room for all checkpoints that will be there at one time, before hours are spent."""
+        there = self.folder
+        while not there.exists():
+            there = there.parent
+        needed = nbytes * (self.keep + 2) + SPARE_BYTES  # the best one, and the one being written
+        have = sum(c.nbytes for c in self.all())
+        free = shutil.disk_usage(there).free
+        if needed - have > free:
+            raise ResourceError(
+                f"checkpoints need {_mb(needed)} in {self.folder}, and {_mb(free)} are free; make room, lower "
+                "keep_checkpoints, or choose another run_dir"
+            )
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _steps(self) -> Iterator[int]:
+        for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
+            if re.fullmatch(r"step-\d{6,}", path.name):
+                yield int(path.name.removeprefix("step-"))
+
+    def _look_at(self, step: int) -> Checkpoint:
+        folder = self.folder / f"step-{step:06d}"
+        size = sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
+        return Checkpoint(step, folder, size, _problem(folder))
+
+    def _remove_old(self, newest: int, best_step: int | None) -> None:
+        older = sorted((s for s in self._steps() if s < newest), reverse=True)
+        for step in older[self.keep - 1 :]:
+            if step != best_step:
+                shutil.rmtree(self.folder / f"step-{step:06d}", ignore_errors=True)
+
+    def _remove_scratch(self) -> None:
+        for path in self.folder.glob(".writing-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _others(self, step: int) -> str:
+        usable = [str(c.step) for c in self.all() if c.problem is None and c.step != step]
+        return f"; usable: {', '.join(usable)}" if usable else ""
+
+
+class Saver:
+    """Decides between two steps whether to save, and remembers the best step so far."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, state_of: Callable[[], State], every_steps: int, every_minutes: float
+    ) -> None:
+        self.checkpoints = checkpoints
+        self.state_of = state_of
+        self.every_steps = every_steps
+        self.every_minutes = every_minutes
+        self.best: tuple[int, float] | None = None
+        self.seconds = 0.0
+        self._rewards: list[float] = []
+        self._last_save = time.monotonic()
+        self._last_step = 0
+
+    def resume(self, state: State) -> None:
+        own = state.values["saver"]
+        self.best = tuple(own["best"]) if own["best"] else None
+        self._rewards, self._last_step = list(own["rewards"]), int(own["step"])
+
+    def after_step(self, step: int, reward: float, is_last: bool, must_save: bool) -> bool:
+        """Saves if it is time, and says so. `reward` is the step's; the best is the best mean since the last save."""
+        self._rewards.append(reward)
+        by_steps = self.every_steps and step % self.every_steps == 0
+        by_time = time.monotonic() - self._last_save > 60 * self.every_minutes
+        if not (by_steps or by_time or is_last or must_save) or step == self._last_step:
+            return False
+        started = time.monotonic()
+        mean = sum(self._rewards[-AVERAGED_STEPS:]) / len(self._rewards[-AVERAGED_STEPS:])
+        if self.best is None or mean > self.best[1]:
+            self.best = (step, mean)
+        self._rewards = self._rewards[-AVERAGED_STEPS:]
+        state = self.state_of()
+        state.values["saver"] = {"best": self.best, "rewards": self._rewards, "step": step}
+        self.checkpoints.save(step, state, self.best[0])
+        self._last_save, self._last_step = time.monotonic(), step
+        self.seconds += self._last_save - started
+        return True
+
+
+def _problem(folder: Path) -> str | None:
+    """Why a checkpoint cannot be trusted; None if every byte is as it was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files, version, step = manifest["files"], manifest["format"], manifest["step"]
+        known = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
+    except FileNotFoundError:
+        return f"{MANIFEST} is missing"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{MANIFEST} is damaged"
+    if version != FORMAT:
+        return f"it has format {version}, this version of burnish reads {FORMAT}"
+    if folder.name != f"step-{step:06d}" or set(known) != {TENSORS, VALUES}:
+        return f"{MANIFEST} belongs to another checkpoint"
+    for name, (size, digest) in known.items():
+        try:
+            if (folder / name).stat().st_size != size:
+                return f"{name} has {(folder / name).stat().st_size} bytes, not {size}"
+            if _fingerprint(folder / name)["sha256"] != digest:
+                return f"{name} is not what was written"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return None
+
+
+def _fingerprint(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _free_name(path: Path) -> Path:
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def _cannot_save(error: Exception, folder: Path, nbytes: int) -> BurnishError:
+    try:
+        free = _mb(shutil.disk_usage(folder).free)
+    except OSError:
+        free = "unknown"
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space" in str(error)
+    what = "the disk is full" if full else str(error)
+    return ResourceError(
+        f"cannot save a checkpoint of {_mb(nbytes)} in {folder}: {what} ({free} free). Checkpoints made before are "
+        "intact; make room, then `burnish resume`"
+    )
+
+
+def _mb(nbytes: float) -> str:
+    return f"{nbytes / 2**20:.0f} MB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} kB"

@@ -1,0 +1,78 @@
+"""Guards around the training loop: requests to stop, a policy that runs away, rewards that say nothing."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from burnish.errors import DivergedError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM are remembered until the step is done. A second Ctrl-C is the kernel's: out at once."""
+
+    def __init__(self, on_request: Callable[[int], None] = lambda number: None) -> None:
+        self.exit_code: int | None = None
+        self._on_request = on_request
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._remember) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.exit_code = 128 + number
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        self._on_request(number)
+
+
+class RunawayGuard:
+    """Stops a run whose policy has left its reference behind: KL beyond `max_kl` several steps in a row."""
+
+    PATIENCE = 3
+
+    def __init__(self, max_kl: float | None) -> None:
+        self.max_kl = max_kl
+        self.steps_beyond = 0
+
+    def check(self, kl: float) -> None:
+        if self.max_kl is None:
+            return
+        self.steps_beyond = self.steps_beyond + 1 if kl > self.max_kl else 0
+        if self.steps_beyond >= self.PATIENCE:
+            raise DivergedError(
+                f"KL to the reference is {kl:.1f} nats per response, beyond max_kl {self.max_kl:g} for {self.PATIENCE} steps "
+                "in a row: the policy runs away from its reference. Lower learning_rate, raise kl_coef, or set "
+                "target_kl_stop; `burnish resume RUN --from STEP learning_rate=...` goes on from an earlier checkpoint"
+            )
+
+
+class ConstantRewardGuard:
+    """Warns once if every response gets the same reward several steps in a row: there is nothing to learn from."""
+
+    PATIENCE = 3
+
+    def __init__(self) -> None:
+        self.steps_constant = 0
+
+    def check(self, rewards: list[Any]) -> None:
+        flat = [sum(r) if isinstance(r, list) else r for r in rewards]
+        self.steps_constant = self.steps_constant + 1 if len(flat) > 1 and max(flat) - min(flat) < 1e-9 else 0
+        if self.steps_constant == self.PATIENCE:
+            warnings.warn(
+                f"every response got the reward {flat[0]:g}, {self.PATIENCE} steps in a row: PPO has nothing to learn from. "
+                "Look at the reward with `burnish reward-test`",
+                stacklevel=2,
+            )
