@@ -129,6 +129,11 @@ class Checkpoints:
         """Oldest first, each verified."""
         return [self._look_at(step) for step in sorted(self._steps())]
 
+    def forget_after(self, step: int) -> None:
+        """Those of later steps, which will be made again, are set aside under another name."""
+        for later in [s for s in self._steps() if s > step]:
+            (self.folder / f"step-{later:06d}").rename(_free_name(self.folder / f"left-{later:06d}"))
+
     def check_space(self, nbytes: int) -> None:
         """Room for all checkpoints that will be there at one time, before hours are spent."""
         there = self.folder

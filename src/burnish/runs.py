@@ -48,6 +48,18 @@ class Run:
             raise InputError(f"{folder} exists already; choose another run_name, or move it away")
         return cls(folder)
 
+    @classmethod
+    def new_or_unfinished(cls, root: str | Path, name: str | None) -> Run:
+        """A new run, or one that was begun under this name before and goes on."""
+        folder = Path(root) / name if name else None
+        if folder is not None and (folder / "config.yaml").is_file():
+            return cls(folder)
+        return cls.new(root, name)
+
+    @property
+    def was_begun(self) -> bool:
+        return (self.folder / "config.yaml").is_file()
+
     def begin(self, config: ModelConfig) -> Run:
         """Makes the folder and puts the config into it."""
         text = yaml.safe_dump(config.model_dump(), sort_keys=False)

@@ -84,7 +84,7 @@ def data_table(rows: list[tuple[str, str, str]]) -> Table:
 class StepProgress:
     """One line for the whole training: step, phase, reward, KL, entropy, time left."""
 
-    def __init__(self, console: Console, num_steps: int) -> None:
+    def __init__(self, console: Console, num_steps: int, done: int = 0) -> None:
         self._progress = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=16),
@@ -94,8 +94,8 @@ class StepProgress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=num_steps, numbers="first rollout")
-        self._steps_left = num_steps
+        self._task = self._progress.add_task("", total=num_steps, completed=done, numbers="first rollout")
+        self._steps_left = num_steps - done
         self._seconds: list[float] = []
 
     def __enter__(self) -> StepProgress:

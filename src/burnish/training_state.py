@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from burnish.checkpoints import State
-from burnish.errors import NoCheckpointError
+from burnish.errors import InputError, NoCheckpointError
+from burnish.models.shared_base import SharedBase
 
 SAMPLED_VALUES = 64  # of each weight, for a fingerprint: another model differs in nearly all of them
 
@@ -101,6 +103,34 @@ def fingerprint_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(some.float().cpu().numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+# ------------------------------------------------------------------------------------------------ the same run?
+
+
+def identity_of(base: SharedBase, learned: Iterable[str], texts: Iterable[str]) -> dict[str, Any]:
+    """What a run must find again to be the same run: data, frozen weights; and what it needs to be so to the bit."""
+    learned = tuple(f".{name}." for name in learned)
+    frozen = [(n, p) for n, p in base.model.named_parameters() if not any(part in n for part in learned)]
+    return {
+        "data": fingerprint_of_texts(texts),
+        "base model": fingerprint_of_weights((n, p) for n, p in frozen if "lora_" not in n),
+        "frozen adapters": fingerprint_of_weights((n, p) for n, p in frozen if "lora_" in n),
+        "versions": {name: version(name) for name in ("burnish", "torch", "transformers", "peft")},
+        "threads": torch.get_num_threads(),
+        "device": str(base.device),
+    }
+
+
+def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Refuses other data and other weights; gives what else differs, which may change the last bits."""
+    other = [name for name in ("data", "base model", "frozen adapters") if saved.get(name) != now[name]]
+    if other:
+        raise InputError(
+            f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it was "
+            "started with, or start a new run"
+        )
+    return [f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads", "device") if saved.get(n) != now[n]]
 
 
 def _tensor(state: State, name: str) -> Tensor:

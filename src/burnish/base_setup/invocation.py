@@ -31,6 +31,7 @@ class Invocation:
         if base.scope == "sequence":
             return
         if not self._known:
+            base.agree_on_beginning(encoded)
             self._loaded = bool(base.invocation)
             base.invocation = base.invocation or self.encoder.header or shared_ending(encoded)
             self._known = True

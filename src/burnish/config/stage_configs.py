@@ -28,6 +28,12 @@ class RunFiles(BaseModel):
     num_eval_prompts: int = Field(16, ge=0)
     """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
     held-out data has a file of its own."""
+    save_every: int = Field(10, ge=0)
+    """Steps between checkpoints, 0 for none by steps. A killed run loses at most this many."""
+    save_minutes: float = Field(10.0, gt=0)
+    """Minutes after which a checkpoint is due, however few steps were made."""
+    keep_checkpoints: int = Field(2, ge=1)
+    """How many of the last checkpoints stay; the best one stays too."""
     run_dir: str = "runs"
     """Folder that run folders are created in."""
     run_name: str | None = Field(None, pattern=NAME)

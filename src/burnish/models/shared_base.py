@@ -38,6 +38,8 @@ class SharedBase:
         self.invocation: list[int] = []
         self.prompt_cache = PromptCache(prompt_cache_bytes)
         self.num_prompt_tokens_read = 0
+        self.beginning: tuple[int, ...] = ()
+        self._beginning_entry: Tensor | None = None
         self.decoder = model.get_decoder()
         for part in ("embed_tokens", "layers", "norm", "rotary_emb"):
             if not hasattr(self.decoder, part):
@@ -225,20 +227,32 @@ class SharedBase:
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return config.num_key_value_heads, width, head_dim
 
+    def agree_on_beginning(self, prompts: Sequence[Sequence[int]]) -> None:
+        """What all these prompts begin with (a system prompt) will be read once for all of them."""
+        shared = shared_beginning(prompts) if len(prompts) > 1 else []
+        self.beginning = tuple(shared) if len(shared) >= MIN_SHARED_BEGINNING else ()
+        self._beginning_entry = None
+
     def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Keys and values of prompts, sorted by length. What all of them begin with (a system prompt) is read once."""
-        shared = len(shared_beginning(prompts))
-        if len(prompts) == 1 or shared < MIN_SHARED_BEGINNING:
+        """Keys and values of prompts, sorted by length; of those with the agreed beginning, only the rest is read."""
+        size = len(self.beginning)
+        if not size or any(p[:size] != self.beginning for p in prompts):
             return self._read_after(None, prompts)
-        (beginning,) = self._read_after(None, [prompts[0][:shared]])
-        return self._read_after(beginning, [p[shared:] for p in prompts])
+        if self._beginning_entry is None:
+            (self._beginning_entry,) = self._read_after(None, [self.beginning])
+        return self._read_after(self._beginning_entry, [p[size:] for p in prompts])
 
     def _read_after(self, beginning: Tensor | None, texts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Keys and values of a beginning and each text behind it, read in chunks. Padding lies to the right."""
+        """Keys and values of a beginning and each text behind it, read in chunks. Padding lies to the right.
+
+        What is kept for later steps is read one by one: its last bits must not depend on what was read beside it, or a
+        resumed run, which begins with nothing kept, would go another way.
+        """
+        longest_chunk = 1 if self.prompt_cache.max_bytes else PREFILL_TOKENS
         entries: list[Tensor] = []
         while len(entries) < len(texts):
             rest = texts[len(entries) :]
-            take = max(1, sum(1 for n, t in enumerate(rest, 1) if n * max(len(t), 1) <= PREFILL_TOKENS))
+            take = max(1, sum(1 for n, t in enumerate(rest, 1) if n * max(len(t), 1) <= longest_chunk))
             chunk = rest[:take]
             width = max(len(t) for t in chunk)
             if not width:

@@ -139,7 +139,7 @@ class PPOTrainer:
         policy_loss = self._train_policy_after_warmup()
 
         losses = {"value_loss": value_loss, "policy_loss": policy_loss}
-        return self._end_step(started, sa_pairs, texts, rewards) | losses
+        return self._end_step(started, prompts, sa_pairs, texts, rewards) | losses
 
     @property
     def kl_coef(self) -> float:
@@ -163,7 +163,9 @@ class PPOTrainer:
             return 0.0
         return self.model_trainer.train_policy_model(self.experience_buffer)
 
-    def _end_step(self, started: float, sa_pairs: SAPairs, texts: list[str], rewards: list[Any]) -> dict[str, Any]:
+    def _end_step(
+        self, started: float, prompts: Sequence[str], sa_pairs: SAPairs, texts: list[str], rewards: list[Any]
+    ) -> dict[str, Any]:
         metrics: dict[str, Any] = step_metrics(sa_pairs, rewards, self.kl_coef) | self.model_trainer.metrics
         metrics |= {
             "reward_parts": dict(self.reward_computer.part_means),
@@ -176,7 +178,7 @@ class PPOTrainer:
         }
         self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
         self.step += 1
-        return {"step": self.step, "generated_texts": texts, "rewards": rewards, "sa_pairs": sa_pairs, **metrics}
+        return {"step": self.step, "prompts": list(prompts), "generated_texts": texts, "rewards": rewards, "sa_pairs": sa_pairs, **metrics}
 
     # ------------------------------------------------------------------------------------------------ the run
 

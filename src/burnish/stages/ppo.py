@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from burnish.rewards import check_parts
 from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
 from burnish.stages.evaluate import conclude, second_reward
+from burnish.stages.saving import Saving, changed_settings, hold
 from burnish.trackers import open_tracker
+from burnish.training_state import identity_of
 
 SHOWN_SAMPLES = 4
 NUM_PROBES = 2  # held-out prompts that are answered again and again while training goes on
@@ -39,48 +41,58 @@ def run_ppo(
     console: Console,
     num_bad: int = 0,
     best_of: int = 0,
+    from_step: int | None = None,
 ) -> Run:
-    """Trains, and leaves a run folder behind. All input is checked before the folder is made."""
+    """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
     started = time.perf_counter()
     everything = [*prompts.train, *prompts.held_out]
     for function in check_parts(config.reward_parts):
         _try_out(function, prompts.train)
-    run = Run.new(run_dir, run_name)
+    run = Run.new_or_unfinished(run_dir, run_name)
+    changes = changed_settings(run, config) if run.was_begun else []
+    if run.is_complete and not changes and from_step is None:
+        console.print(f"{run.folder} is finished: all {config.steps} steps are done.", highlight=False, soft_wrap=True)
+        return run
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, everything)
         trainer = PPOTrainer(config)
         with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
             warnings.simplefilter("ignore", UserWarning)
             trainer.generator.agree_on_invocation(everything)
-    run.begin(config)
-    memory = trainer.memory_report(everything)
-    console.print(
-        terminal.data_table(
-            data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
-        )
-    )
-    _announce(console, trainer, prompts, run, memory)
+    with hold(console, run, config) as saving:
+        run.begin(config)
+        for change in changes:
+            console.print(f"Changed: {change}", highlight=False)
+        memory = trainer.memory_report(everything)
+        report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
+        console.print(terminal.data_table(report))
+        _announce(console, trainer, prompts, run, memory)
+        identity = identity_of(trainer.base, ("policy", "value"), everything)
+        step = saving.begin(trainer.state, trainer.restore, identity, from_step)
+        if step:
+            console.print(f"Going on after step {step} of {config.steps}.", highlight=False)
 
-    second = second_reward(trainer)
-    before = _measure(console, trainer, prompts.held_out, second, "before")
-    _train(console, trainer, prompts, run)
-    after = _measure(console, trainer, prompts.held_out, second, "after")
-    verdict = None
-    if before is not None and after is not None:
-        verdict = conclude(console, trainer, run, before, after, best_of)
-        console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
-        console.print(verdict.sentence, highlight=False)
-    seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
-    run.write(
-        "result.json",
-        {
-            "before": before and before.as_dict(),
-            "after": after and after.as_dict(),
-            "seconds": seconds,
-            "peak_memory_gb": round(peak_gb, 2),
-            "memory": {n: round(mb) for n, mb, _ in memory},
-        },
-    )
+        second = second_reward(trainer)
+        before = _start(console, trainer, run, prompts.held_out, second)
+        _train(console, trainer, prompts, run, saving)
+        after = _measure(console, trainer, prompts.held_out, second, "after")
+        verdict = None
+        if before is not None and after is not None:
+            verdict = conclude(console, trainer, run, before, after, best_of)
+            console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
+            console.print(verdict.sentence, highlight=False)
+        seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
+        run.write(
+            "result.json",
+            {
+                "before": before and before.as_dict(),
+                "after": after and after.as_dict(),
+                "seconds": seconds,
+                "seconds_saving": round(saving.seconds, 2),
+                "peak_memory_gb": round(peak_gb, 2),
+                "memory": {n: round(mb) for n, mb, _ in memory},
+            },
+        )
     console.print(
         f"Took {seconds // 60}:{seconds % 60:02d} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False
     )
@@ -88,13 +100,27 @@ def run_ppo(
     return run
 
 
-def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run) -> None:
+def _start(
+    console: Console, trainer: PPOTrainer, run: Run, held_out: Sequence[str], second: RewardComputer | None
+) -> Evaluation | None:
+    """The measurement before training, kept so that a run that goes on compares with the same."""
+    if (run.folder / "start.json").is_file():
+        return Evaluation(**run.read("start.json"))
+    if trainer.step:  # it was begun without one
+        return None
+    before = _measure(console, trainer, held_out, second, "before")
+    if before is not None:
+        run.write("start.json", asdict(before))
+    return before
+
+
+def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run, saving: Saving) -> None:
     config = trainer.config
     samples = config.samples_per_step if isinstance(config, TrainConfig) else 2
     tracker = open_tracker(config.tracker if isinstance(config, TrainConfig) else None, run)
     probes = prompts.held_out[:NUM_PROBES]
     probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
-    with terminal.StepProgress(console, config.steps) as progress:
+    with terminal.StepProgress(console, config.steps, trainer.step) as progress:
         trainer.clock.on_phase = progress.on_phase
 
         def probe(step: int) -> None:
@@ -104,19 +130,20 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run)
             run.log_probes(step, probes, texts)
 
         def on_step(results: dict[str, Any]) -> None:
+            step = results["step"]
             run.log_step(results)
-            step_prompts = trainer.prompts_of_step(prompts.train, results["step"] - 1)
-            run.log_samples(results, step_prompts, trainer.base.tokenizer, samples)
+            run.log_samples(results, results["prompts"], trainer.base.tokenizer, samples)
             tracker.log(results)
             progress.on_step(results)
-            if results["step"] in probe_steps:
-                probe(results["step"])
+            if step in probe_steps:
+                probe(step)
+            saving.after_step(step, results["reward"], is_last=step == config.steps)
 
         try:
-            if 0 in probe_steps:
+            if trainer.step == 0 and probes:
                 probe(0)
             trainer.train(prompts.train, on_step)
-        finally:  # what was learned is kept, whatever ended the training
+        finally:  # what was learned is there to be used, whatever ended the training
             trainer.save(run.folder)
             tracker.close()
         trainer.clock.on_phase = None

@@ -1,0 +1,117 @@
+"""What all training stages share: one process per run folder, checkpoints, going on after a stop, clear ends."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from burnish.checkpoints import Checkpoints, Saver, State
+from burnish.config.stage_configs import RunFiles
+from burnish.errors import InputError, NoCheckpointError, StoppedError
+from burnish.guards import StopSignals
+from burnish.runs import Run
+from burnish.training_state import compare_identity
+
+# What makes a run this run. Anything else may be changed when it goes on, and is told.
+FIXED = (
+    "model_name", "dtype", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope", "chat_template",
+    "system_prompt", "seed", "batch_size", "sft", "prompts", "eval_prompts", "num_eval_prompts", "demonstrations",
+    "eval_demonstrations", "preferences", "eval_preferences", "scores", "fields", "skip_bad",
+)  # fmt: skip
+
+
+class Saving:
+    """A stage's hold on its run folder, from its first step to its last."""
+
+    def __init__(self, console: Console, run: Run, config: Any, stop: StopSignals) -> None:
+        files = config if isinstance(config, RunFiles) else RunFiles()
+        self.console = console
+        self.run = run
+        self.stop = stop
+        self.checkpoints = Checkpoints(run.folder / "checkpoints", files.keep_checkpoints)
+        self._every = (files.save_every, files.save_minutes)
+        self._saver: Saver | None = None
+
+    def begin(
+        self,
+        state_of: Callable[[], State],
+        restore: Callable[[State], None],
+        identity: dict[str, Any],
+        from_step: int | None = None,
+    ) -> int:
+        """Goes on from the newest checkpoint, or from the one asked for; gives its step, 0 for a fresh start."""
+
+        def with_identity() -> State:
+            state = state_of()
+            state.values["identity"] = identity
+            return state
+
+        self._saver = Saver(self.checkpoints, with_identity, *self._every)
+        found = self._find(from_step)
+        if found is not None:
+            step, state = found
+            for difference in compare_identity(state.values["identity"], identity):
+                self.console.print(f"Differs, so the last bits may too: {difference}", highlight=False)
+            restore(state)
+            self._saver.resume(state)
+        else:
+            step = 0
+        self.run.forget_after(step)
+        self.checkpoints.forget_after(step)
+        self.checkpoints.check_space(with_identity().nbytes)
+        return step
+
+    def _find(self, from_step: int | None) -> tuple[int, State] | None:
+        if from_step is not None:
+            return from_step, self.checkpoints.load(from_step)
+        return self.checkpoints.latest(lambda message: self.console.print(message, highlight=False))
+
+    def after_step(self, step: int, score: float, is_last: bool) -> None:
+        """Saves if it is due; ends the run, saved, if someone asked for that."""
+        assert self._saver is not None
+        self._saver.after_step(step, score, is_last, must_save=self.stop.exit_code is not None)
+        if self.stop.exit_code is not None and not is_last:
+            raise StoppedError(
+                f"stopped after step {step}, and saved. Go on with: burnish resume {shlex.quote(str(self.run.folder))}",
+                self.stop.exit_code,
+            )
+
+    @property
+    def seconds(self) -> float:
+        return self._saver.seconds if self._saver else 0.0
+
+
+@contextmanager
+def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
+    """The run folder is this process's alone, and a first Ctrl-C or SIGTERM waits for the step's end."""
+
+    def announce(number: int) -> None:
+        name = signal.Signals(number).name
+        console.print(f"{name}: this step is finished and saved first; once more ends it at once.", highlight=False)
+        console.show_cursor(True)
+
+    with run.lock(), StopSignals(announce) as stop:
+        yield Saving(console, run, config, stop)
+
+
+def changed_settings(run: Run, config: Any) -> list[str]:
+    """What is not as in the run's own config; a change that would make it another run is refused."""
+    then, now = run.settings, config.model_dump(mode="json")
+    keys: Sequence[str] = [k for k in dict.fromkeys([*then, *now]) if then.get(k) != now.get(k)]
+    lines = {k: f"{k}: {then.get(k)!r} -> {now.get(k)!r}" for k in keys if k not in ("run_dir", "run_name")}
+    fixed = [line for k, line in lines.items() if k in FIXED]
+    if fixed:
+        raise InputError(
+            f"{run.folder} was started with other settings ({'; '.join(fixed[:3])}), and these cannot change on the way; "
+            "choose another run_name"
+        )
+    return list(lines.values())
+
+
+def no_checkpoint(run: Run) -> NoCheckpointError:
+    return NoCheckpointError(f"{run.folder} has no checkpoint yet; start it again with `burnish train`")
