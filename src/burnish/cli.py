@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 an error in burnish itself, 2 config or data, 5 diverged, 130 Ctrl-C."""
+"""The command line. errors.py has the exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="PPO fine-tuning for language models on the machine you have.\n\n"
     "Start with `burnish demo`; then `burnish train CONFIG.yaml` on your own prompts.",
-    epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 5 diverged, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 3 run folder in use, 4 no usable checkpoint, "
+    "5 diverged, 6 memory or disk, 130 Ctrl-C, 143 SIGTERM.",
 )
 console = Console()
 
@@ -110,6 +111,37 @@ def train(config: Config, overrides: Overrides = None) -> None:
         from burnish.stages.ppo import run_ppo
 
     run_ppo(settings, prompts, settings.run_dir, settings.run_name, console, num_bad)
+
+
+@app.command(context_settings=TAKES_OVERRIDES)
+def resume(
+    run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")],
+    overrides: Overrides = None,
+    from_step: Annotated[int | None, typer.Option("--from", min=0, help="a checkpoint's step; default: the last")] = None,
+) -> None:
+    """Goes on with a stopped or killed run, as if nothing had happened."""
+    with _starting():
+        from burnish.stages.resume import resume_run
+
+    resume_run(console, run, from_step, overrides or [])
+
+
+@app.command()
+def checkpoints(run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")]) -> None:
+    """A run's checkpoints: step, size, and whether each verifies."""
+    with _starting():
+        from burnish.stages.resume import show_checkpoints
+
+    show_checkpoints(console, run)
+
+
+@app.command()
+def verify(run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")]) -> None:
+    """Reads every byte of a run's checkpoints and logs; exit code 4 if something is damaged."""
+    with _starting():
+        from burnish.stages.resume import verify_run
+
+    verify_run(console, run)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from burnish.checkpoints import State
 from burnish.config.stage_configs import SupervisedConfig
 from burnish.errors import DivergedError
 from burnish.models.base_model import RoleModel
+from burnish.training_state import (
+    optimizer_state,
+    parameters_state,
+    random_state,
+    restore_optimizer,
+    restore_parameters,
+    restore_random,
+)
 
 Record = TypeVar("Record")
 WARMUP_SHARE = 0.1
@@ -43,23 +53,39 @@ class SupervisedTrainer(Generic[Record]):
         self.loss_of = loss_of
         self.size_of = size_of
         self.weight_of = weight_of
+        self.num_done = 0
         self.optimizer = AdamW(role.parameters(), lr=config.learning_rate, eps=1e-5, weight_decay=0.0)
 
     def num_updates(self, num_records: int) -> int:
         return self.config.epochs * math.ceil(num_records / self.config.batch_size)
 
     def train(self, records: Sequence[Record], on_update: Callable[[Statistics], None] | None = None) -> list[Statistics]:
-        """All epochs; gives the statistics of every update."""
+        """All epochs, or what is left of them after `restore`; gives the statistics of every update made."""
         history: list[Statistics] = []
         total = self.num_updates(len(records))
+        batches = (batch for epoch in range(self.config.epochs) for batch in self._batches(records, epoch))
         with self.role.base.dropout():
-            for epoch in range(self.config.epochs):
-                for batch in self._batches(records, epoch):
-                    self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * _ramp(len(history), total)
-                    history.append({"update": len(history) + 1} | self._update(batch))
-                    if on_update:
-                        on_update(history[-1])
+            for batch in islice(batches, self.num_done, None):
+                self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * _ramp(self.num_done, total)
+                statistics = self._update(batch)
+                self.num_done += 1
+                history.append({"update": self.num_done} | statistics)
+                if on_update:
+                    on_update(history[-1])
         return history
+
+    def state(self) -> State:
+        """All that later updates depend on."""
+        state = State(values={"updates": self.num_done})
+        state.add("parameters", parameters_state(self.role.parameters()))
+        state.add("optimizer", optimizer_state(self.optimizer))
+        return state.add("random", random_state({}))
+
+    def restore(self, state: State) -> None:
+        restore_parameters(self.role.parameters(), state.part("parameters"))
+        restore_optimizer(self.optimizer, state.part("optimizer"))
+        restore_random({}, state.part("random"))
+        self.num_done = self.role.num_updates = int(state.values["updates"])
 
     @torch.no_grad()
     def measure(self, records: Sequence[Record]) -> Statistics:

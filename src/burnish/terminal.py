@@ -60,12 +60,12 @@ def loading(config: ModelConfig) -> str:
 
 
 @contextmanager
-def updates(console: Console, what: str, total: int) -> Iterator[Callable[[dict[str, float]], None]]:
+def updates(console: Console, what: str, total: int, done: int = 0) -> Iterator[Callable[[dict[str, float]], None]]:
     """A progress bar for supervised training; gives the function that is told of every update."""
     columns = (TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(bar_width=16))
     columns += (TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())  # type: ignore[assignment]
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total, numbers="")
+        task = progress.add_task(what, total=total, completed=done, numbers="")
 
         def on_update(statistics: dict[str, float]) -> None:
             shown = {n: statistics[n] for n in ("loss", "accuracy") if n in statistics}

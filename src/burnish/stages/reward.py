@@ -17,6 +17,8 @@ from burnish.intervals import correlation
 from burnish.reward_report import RewardReport, reward_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
+from burnish.stages.saving import changed_settings, hold, texts_of
+from burnish.training_state import identity_of
 
 Judgements = Split[Preference | Scored]
 
@@ -48,50 +50,64 @@ def run_reward(
     run_name: str | None,
     console: Console,
     num_bad: int = 0,
+    from_step: int | None = None,
 ) -> Run:
-    """Trains, judges the judge, and leaves a run folder behind."""
+    """Trains, judges the judge, and leaves a run folder behind; a run that was begun before goes on."""
     started = time.perf_counter()
-    run = Run.new(run_dir, run_name)
+    run = Run.new_or_unfinished(run_dir, run_name)
+    changes = changed_settings(run, config) if run.was_begun else []
+    if run.is_complete and not changes and from_step is None:
+        console.print(f"{run.folder} is finished.", highlight=False, soft_wrap=True)
+        return run
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = RewardTrainer(config)
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
-    run.begin(config)
-    kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}
-    tables = {
-        kind.__name__.lower(): data_report(split, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
-        for kind, split in kinds.items()
-        if split.train or split.held_out
-    }
-    for table in tables.values():
-        console.print(terminal.data_table(table))
-    updates = trainer.trainer.num_updates(len(data.train))
-    console.print(
-        f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}", highlight=False
-    )
-    with terminal.updates(console, "reward model", updates) as show:
-        history = trainer.train(data.train, lambda statistics: (run.log(statistics), show(statistics))[1])
-    run.save_adapter(trainer.model)
-    result: dict[str, object] = {"updates": len(history), "data": tables}
+    with hold(console, run, config) as saving:
+        run.begin(config)
+        kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}
+        tables = {
+            kind.__name__.lower(): data_report(split, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
+            for kind, split in kinds.items()
+            if split.train or split.held_out
+        }
+        for table in tables.values():
+            console.print(terminal.data_table(table))
+        updates = trainer.trainer.num_updates(len(data.train))
+        console.print(
+            f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}", highlight=False
+        )
+        identity = identity_of(trainer.base, ("reward",), texts_of([*data.train, *data.held_out]))
+        done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
+        with terminal.updates(console, "reward model", updates, done) as show:
 
-    pairs = kinds[Preference]
-    if pairs.held_out:
-        with terminal.busy(console, f"judging {len(pairs.held_out)} held-out pairs"):
-            prompts = prompts_of(pairs.held_out)
-            chosen = trainer.scores(prompts, [p.chosen for p in pairs.held_out])
-            rejected = trainer.scores(prompts, [p.rejected for p in pairs.held_out])
-            report = reward_report(pairs.train, pairs.held_out, chosen, rejected)
-        result |= {"report": report.as_dict(), "verdict": report.verdict}
-        console.print(_report_table(report))
-        _print_mistakes(console, report)
-        console.print(report.verdict, highlight=False)
-    scored = kinds[Scored].held_out
-    if scored:
-        given = trainer.scores(prompts_of(scored), [s.response for s in scored])
-        agreement = correlation(given, [s.score for s in scored])
-        result["score_correlation"] = agreement
-        console.print(f"Correlation with {len(scored)} held-out human scores: {agreement:.2f}", highlight=False)
-    run.write("result.json", result | {"seconds": round(time.perf_counter() - started)})
+            def on_update(statistics: dict[str, float]) -> None:
+                run.log(statistics)
+                show(statistics)
+                saving.after_step(int(statistics["update"]), -statistics["loss"], statistics["update"] == updates)
+
+            trainer.train(data.train, on_update)
+        run.save_adapter(trainer.model)
+        result: dict[str, object] = {"updates": updates, "data": tables}
+
+        pairs = kinds[Preference]
+        if pairs.held_out:
+            with terminal.busy(console, f"judging {len(pairs.held_out)} held-out pairs"):
+                prompts = prompts_of(pairs.held_out)
+                chosen = trainer.scores(prompts, [p.chosen for p in pairs.held_out])
+                rejected = trainer.scores(prompts, [p.rejected for p in pairs.held_out])
+                report = reward_report(pairs.train, pairs.held_out, chosen, rejected)
+            result |= {"report": report.as_dict(), "verdict": report.verdict}
+            console.print(_report_table(report))
+            _print_mistakes(console, report)
+            console.print(report.verdict, highlight=False)
+        scored = kinds[Scored].held_out
+        if scored:
+            given = trainer.scores(prompts_of(scored), [s.response for s in scored])
+            agreement = correlation(given, [s.score for s in scored])
+            result["score_correlation"] = agreement
+            console.print(f"Correlation with {len(scored)} held-out human scores: {agreement:.2f}", highlight=False)
+        run.write("result.json", result | {"seconds": round(time.perf_counter() - started)})
     console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
     return run
 

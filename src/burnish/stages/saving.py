@@ -6,13 +6,14 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
 
 from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config.stage_configs import RunFiles
-from burnish.errors import InputError, NoCheckpointError, StoppedError
+from burnish.errors import InputError, StoppedError
 from burnish.guards import StopSignals
 from burnish.runs import Run
 from burnish.training_state import compare_identity
@@ -113,5 +114,19 @@ def changed_settings(run: Run, config: Any) -> list[str]:
     return list(lines.values())
 
 
-def no_checkpoint(run: Run) -> NoCheckpointError:
-    return NoCheckpointError(f"{run.folder} has no checkpoint yet; start it again with `burnish train`")
+def kept_start(run: Run, done: int, measure: Callable[[], float | None]) -> float | None:
+    """A number measured before training, kept so that a run that goes on compares with the same."""
+    if (run.folder / "start.json").is_file():
+        return run.read("start.json")["value"]
+    if done:
+        return None
+    value = measure()
+    run.write("start.json", {"value": value})
+    return value
+
+
+def texts_of(records: Sequence[Any]) -> Iterator[str]:
+    """Everything that a record says, for the data's fingerprint."""
+    for record in records:
+        for own in fields(record):
+            yield str(getattr(record, own.name))

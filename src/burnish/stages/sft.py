@@ -13,6 +13,8 @@ from burnish.config import SFTConfig
 from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
+from burnish.stages.saving import changed_settings, hold, kept_start, texts_of
+from burnish.training_state import identity_of
 
 
 def load_data(config: SFTConfig) -> tuple[Split[Demonstration], int]:
@@ -35,30 +37,45 @@ def run_sft(
     run_name: str | None,
     console: Console,
     num_bad: int = 0,
+    from_step: int | None = None,
 ) -> Run:
-    """Trains, and leaves a run folder behind."""
+    """Trains, and leaves a run folder behind; a run that was begun before goes on."""
     started = time.perf_counter()
-    run = Run.new(run_dir, run_name)
+    run = Run.new_or_unfinished(run_dir, run_name)
+    changes = changed_settings(run, config) if run.was_begun else []
+    if run.is_complete and not changes and from_step is None:
+        console.print(f"{run.folder} is finished.", highlight=False, soft_wrap=True)
+        return run
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = SFTTrainer(config)
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
-    run.begin(config)
-    report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
-    console.print(terminal.data_table(report))
-    updates = trainer.trainer.num_updates(len(data.train))
-    console.print(f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False)
+    with hold(console, run, config) as saving:
+        run.begin(config)
+        report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
+        console.print(terminal.data_table(report))
+        updates = trainer.trainer.num_updates(len(data.train))
+        console.print(
+            f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False
+        )
+        identity = identity_of(trainer.base, ("sft",), texts_of([*data.train, *data.held_out]))
+        done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
+        before = kept_start(run, done, lambda: trainer.measure(data.held_out)["loss"] if data.held_out else None)
+        with terminal.updates(console, "SFT", updates, done) as show:
 
-    before = trainer.measure(data.held_out)["loss"] if data.held_out else None
-    with terminal.updates(console, "SFT", updates) as show:
-        history = trainer.train(data.train, lambda statistics: (run.log(statistics), show(statistics))[1])
-    after = trainer.measure(data.held_out)["loss"] if data.held_out else None
-    run.save_adapter(trainer.model)
-    run.write(
-        "result.json",
-        {"loss_before": before, "loss_after": after, "updates": len(history), "data": report,
-         "seconds": round(time.perf_counter() - started)},
-    )  # fmt: skip
+            def on_update(statistics: dict[str, float]) -> None:
+                run.log(statistics)
+                show(statistics)
+                saving.after_step(int(statistics["update"]), -statistics["loss"], statistics["update"] == updates)
+
+            trainer.train(data.train, on_update)
+        after = trainer.measure(data.held_out)["loss"] if data.held_out else None
+        run.save_adapter(trainer.model)
+        run.write(
+            "result.json",
+            {"loss_before": before, "loss_after": after, "updates": updates, "data": report,
+             "seconds": round(time.perf_counter() - started)},
+        )  # fmt: skip
     if before is not None and after is not None:
         console.print(f"Held-out loss {before:.3f} before, {after:.3f} after (nats per token).", highlight=False)
     console.print(f"The SFT adapter is in {run.folder / 'adapters' / 'sft'}", highlight=False, soft_wrap=True)
