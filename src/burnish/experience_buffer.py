@@ -31,6 +31,12 @@ class MiniBatch:
     def __iter__(self) -> Iterator[SAPairs]:
         return (table.select(rows) for table, rows in self.parts)
 
+    def halved(self) -> MiniBatch | None:
+        """The same sequences in micro-batches of half the size; None if each holds one sequence already."""
+        if all(len(rows) == 1 for _, rows in self.parts):
+            return None
+        return MiniBatch([(t, half) for t, rows in self.parts for half in rows.tensor_split(2) if len(half)])
+
 
 class ExperienceBuffer:
     """Stores rollouts and deals them out again.

@@ -9,6 +9,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from burnish.errors import DivergedError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -38,6 +41,25 @@ class StopSignals:
         self._on_request(number)
 
 
+def check_finite(what: str, values: Tensor, mask: Tensor) -> None:
+    """Nothing that is not a number goes further.  values [B, T] or [B], mask [B, T]"""
+    wrong = ~values.isfinite() if values.dim() == 1 else ~values.isfinite() & mask
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        where = f"response {place[0]}" + (f", token {place[1]}" if len(place) > 1 else "")
+        raise DivergedError(
+            f"the {what} of {where} became {values[tuple(place)].item()}; no weight was changed by it. Lower the learning "
+            "rate, raise kl_coef, or look at the rewards of this step"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """A GPU's, Python's, or that of torch's allocator on the CPU, which has no type of its own."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "not enough memory" in str(error))
+
+
 class RunawayGuard:
     """Stops a run whose policy has left its reference behind: KL beyond `max_kl` several steps in a row."""
 
@@ -47,14 +69,14 @@ class RunawayGuard:
         self.max_kl = max_kl
         self.steps_beyond = 0
 
-    def check(self, kl: float) -> None:
+    def check(self, kl_per_token: float) -> None:
         if self.max_kl is None:
             return
-        self.steps_beyond = self.steps_beyond + 1 if kl > self.max_kl else 0
+        self.steps_beyond = self.steps_beyond + 1 if kl_per_token > self.max_kl else 0
         if self.steps_beyond >= self.PATIENCE:
             raise DivergedError(
-                f"KL to the reference is {kl:.1f} nats per response, beyond max_kl {self.max_kl:g} for {self.PATIENCE} steps "
-                "in a row: the policy runs away from its reference. Lower learning_rate, raise kl_coef, or set "
+                f"KL to the reference is {kl_per_token:.1f} nats per token, beyond max_kl {self.max_kl:g} for {self.PATIENCE} "
+                "steps in a row: the policy runs away from its reference. Lower learning_rate, raise kl_coef, or set "
                 "target_kl_stop; `burnish resume RUN --from STEP learning_rate=...` goes on from an earlier checkpoint"
             )
 

@@ -84,6 +84,9 @@ class PPOConfig(ModelConfig):
     """First steps that train the value model only. 1-3 keep a bad critic from steering the policy."""
     target_kl_stop: float | None = Field(None, gt=0)
     """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.1."""
+    max_kl: float | None = Field(2.0, gt=0)
+    """Stops a run whose policy is further than this from the reference, in nats per token, three steps in a row. Healthy
+    runs stay below 1; null for no limit."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this norm, policy and value apart. Usual 0.5-1; lower tames rare large updates."""
 

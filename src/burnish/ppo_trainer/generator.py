@@ -9,6 +9,7 @@ import torch
 from burnish.base_setup.invocation import Invocation
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.clock import Clock, timed
+from burnish.guards import check_finite
 from burnish.models import PolicyModel, Sampler, SFTModel
 from burnish.sa_pairs import SAPairs
 from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
@@ -47,6 +48,8 @@ class SequenceGenerator:
         speaker = speaker or self.policy
         rollout = speaker.generate(encoded, self.max_new_tokens, sampler or self.sampler, generator)
         pairs = self.builder.build(rollout, self.extractor.extract(rollout), speaker.num_updates)
+        check_finite("policy's log-probability", pairs["logprob"], pairs.mask)
+        check_finite("reference's log-probability", pairs["ref_logprob"], pairs.mask)
         return pairs, self.decode(pairs)
 
     def agree_on_invocation(self, prompts: Sequence[str]) -> None:

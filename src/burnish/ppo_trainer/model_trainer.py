@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -10,8 +11,9 @@ from torch.optim import AdamW
 
 from burnish.clock import Clock, timed
 from burnish.config import PPOConfig
-from burnish.errors import BurnishError, DivergedError
-from burnish.experience_buffer import ExperienceBuffer
+from burnish.errors import BurnishError, DivergedError, ResourceError
+from burnish.experience_buffer import ExperienceBuffer, MiniBatch
+from burnish.guards import check_finite, is_out_of_memory
 from burnish.maths import masked_mean, policy_ratio
 from burnish.models import PolicyModel, ValueModel
 from burnish.models.base_model import RoleModel
@@ -51,7 +53,9 @@ class ModelTrainer:
 
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Statistics]:
             assert pairs.context is not None
-            return value_loss(pairs, self.value_model.values(pairs.context, pairs.mask))
+            value = self.value_model.values(pairs.context, pairs.mask)
+            check_finite("value in training", value.detach(), pairs.mask)
+            return value_loss(pairs, value)
 
         self.metrics |= self._train(self.value_model, self.value_optimizer, self._buffer(sa_pairs), loss_of)
         return self.metrics["value_loss"]
@@ -70,6 +74,7 @@ class ModelTrainer:
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Statistics]:
             assert pairs.context is not None
             logprob = self.policy.logprobs(pairs.context, pairs.mask, pairs.kept)
+            check_finite("policy's log-probability in training", logprob.detach(), pairs.mask)
             if pairs.policy_version == self.policy.num_updates:
                 first_ratio_errors.append(self._check_first_ratio(pairs, logprob.detach()))
             return policy_loss(pairs, logprob)
@@ -98,8 +103,7 @@ class ModelTrainer:
             for mini_batch in buffer.mini_batches(
                 config.mini_batch_size, max_tokens, config.micro_batch_size, self.order, prefix_cost
             ):
-                optimizer.zero_grad()
-                totals, num_tokens = accumulate_gradients(mini_batch, loss_of)
+                totals, num_tokens = self._gradients(optimizer, mini_batch, loss_of)
                 statistics = {name: float(total) / num_tokens for name, total in totals.items()}
                 norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm))
                 _check_finite(statistics, norm, str(model.adapter))
@@ -109,6 +113,23 @@ class ModelTrainer:
                 optimizer.step()
                 model.num_updates += 1
         return _means(history)
+
+    def _gradients(self, optimizer: AdamW, mini_batch: MiniBatch, loss_of: LossOfPairs) -> tuple[Statistics, int]:
+        """Of one mini-batch. If memory does not suffice, in smaller pieces: that changes nothing but the time."""
+        try:
+            optimizer.zero_grad()
+            return accumulate_gradients(mini_batch, loss_of)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            smaller = mini_batch.halved()
+        if smaller is None:
+            raise ResourceError(
+                "there is not enough memory to train on a single response; lower max_new_tokens, lora_layers or "
+                "prompt_cache_mb, or use a smaller model"
+            )
+        warnings.warn("memory ran out; the mini-batch is trained in smaller pieces (lower activation_mb)", stacklevel=2)
+        return self._gradients(optimizer, smaller, loss_of)
 
     def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
         """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""

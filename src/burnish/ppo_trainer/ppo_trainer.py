@@ -17,6 +17,7 @@ from burnish.config import PPOConfig
 from burnish.config.reward_parts import ModelPart, RewardPart, unique_names
 from burnish.errors import InputError
 from burnish.experience_buffer import ExperienceBuffer
+from burnish.guards import ConstantRewardGuard, RunawayGuard
 from burnish.maths import linear_decay
 from burnish.metrics import step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
@@ -89,6 +90,8 @@ class PPOTrainer:
         self.return_calculator = ReturnCalculator(config.gamma, config.value_target)
         self.experience_buffer = ExperienceBuffer()
         self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
+        self.runaway_guard = RunawayGuard(config.max_kl)
+        self.constant_reward_guard = ConstantRewardGuard()
         self.step = 0
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
 
@@ -177,6 +180,8 @@ class PPOTrainer:
             **{f"seconds_{name}": seconds for name, seconds in self.clock.seconds.items()},
         }
         self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
+        self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
+        self.constant_reward_guard.check(rewards)
         self.step += 1
         return {"step": self.step, "prompts": list(prompts), "generated_texts": texts, "rewards": rewards, "sa_pairs": sa_pairs, **metrics}
 
@@ -213,7 +218,9 @@ class PPOTrainer:
     def state(self) -> State:
         """All that later steps depend on. `restore` brings it back, and the next step is the same to the bit."""
         counters = {"step": self.step, "policy_updates": self.policy.num_updates, "value_updates": self.value_model.num_updates}
-        state = State(values={"counters": counters, "kl_coef": self.kl_coef, "invocation": self.base.invocation})
+        guards = [self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant]
+        values = {"counters": counters, "kl_coef": self.kl_coef, "invocation": self.base.invocation, "guards": guards}
+        state = State(values=values)
         state.add("policy", parameters_state(self.policy.parameters()))
         state.add("value", parameters_state(self.value_model.parameters()))
         state.add("policy_optimizer", optimizer_state(self.model_trainer.policy_optimizer))
@@ -229,6 +236,7 @@ class PPOTrainer:
         restore_random(self._generators, state.part("random"))
         self.base.invocation = list(state.values["invocation"])
         self.kl_controller.kl_coef = float(state.values["kl_coef"])
+        self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant = state.values["guards"]
         counters = state.values["counters"]
         self.step = int(counters["step"])
         self.policy.num_updates = int(counters["policy_updates"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from burnish.clock import Clock, timed
+from burnish.guards import check_finite
 from burnish.models import ValueModel
 from burnish.reward_kl import Rows
 from burnish.sa_pairs import SAPairs, as_sa_pairs
@@ -22,4 +23,6 @@ class ValueAdder:
     def add_values_to_sa_pairs(self, sa_pairs: Rows) -> SAPairs:
         pairs = self.value_model.adopt(as_sa_pairs(sa_pairs))
         assert pairs.context is not None
-        return pairs.with_columns(value=self.value_model.values(pairs.context, pairs.mask))
+        values = self.value_model.values(pairs.context, pairs.mask)
+        check_finite("value", values, pairs.mask)
+        return pairs.with_columns(value=values)
