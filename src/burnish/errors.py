@@ -30,6 +30,10 @@ class ConfigError(InputError):
         super().__init__(f"{count} in {source}:\n" + "\n".join(f"  - {problem}" for problem in problems))
 
 
+class RewardFailedError(InputError):
+    """A reward that could not be asked this time: it raised, hung, or its service was away."""
+
+
 class LockedError(BurnishError):
     """Another process is at work in the run folder."""
 

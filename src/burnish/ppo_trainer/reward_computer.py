@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import inspect
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from types import FunctionType
 from typing import Any
 
+import torch
+
 from burnish.clock import Clock, timed
-from burnish.errors import BurnishError, InputError
+from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.models import RewardModel
 from burnish.reward_kl import finite_number
+from burnish.rewards.isolated import IsolatedFunction
 from burnish.sa_pairs import SAPairs
 
+RETRIES = 1
 RewardFunction = Callable[..., Sequence[Any]]
 """f(prompts, responses) -> one number per response. A function with a third parameter `tokens` also gets the tokens of
 each response as text (the stop token included), and may return one list of numbers per response, one for each token."""
@@ -37,11 +43,14 @@ class RewardComputer:
         reward: RewardFunction | RewardModel | Sequence[WeightedReward],
         tokenizer: Any = None,
         clock: Clock | None = None,
+        strict: bool = False,
     ) -> None:
         single = isinstance(reward, RewardModel) or callable(reward)
         self.parts = [WeightedReward(_name_of(reward), reward)] if single else list(reward)  # type: ignore[arg-type]
         self.tokenizer = tokenizer
         self.clock = clock or Clock()
+        self.strict = strict  # any failure is an error: for trying a reward out
+        self.last_failure = ""
         self.part_means: dict[str, float] = {}
         """Mean score of each part over the last responses, before its weight."""
 
@@ -59,34 +68,64 @@ class RewardComputer:
     def compute_rewards(
         self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
     ) -> list[Any]:
-        """One reward per response. `sa_pairs` are the responses' own, for rewards that look at tokens."""
+        """One reward per response. `sa_pairs` are the responses' own, for rewards that look at tokens.
+
+        A response that a part could not score, asked again, has None: it is left out of training, not scored 0.
+        """
         by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
-        self.part_means = {n: fmean(map(_total, scores)) for n, scores in by_part.items()} if prompts else {}
-        if len(self.parts) == 1 and self.parts[0].weight == 1:
-            return next(iter(by_part.values()))
+        scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
+        if 2 * len(scored) < len(prompts):
+            raise InputError(f"more than half of the responses could not be scored; the last reason: {self.last_failure}")
+        self.part_means = {
+            name: fmean(_total(scores[n]) for n in scored) for name, scores in by_part.items() if scored
+        }
         weights = [p.weight for p in self.parts]
-        return [_weighted_sum(weights, scores) for scores in zip(*by_part.values(), strict=True)]
+        columns = list(by_part.values())
+        return [
+            _weighted_sum(weights, [scores[n] for scores in columns]) if n in set(scored) else None
+            for n in range(len(prompts))
+        ]
 
     def compute_parts(
         self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
     ) -> dict[str, list[Any]]:
-        """What each part says of each response, before its weight."""
+        """What each part says of each response, before its weight; None where it says nothing that can be used."""
         if len(prompts) != len(generated_texts):
             raise InputError(f"{len(prompts)} prompts but {len(generated_texts)} responses; rewards need one for each")
-        return {p.name: self._checked_scores(p, list(prompts), list(generated_texts), sa_pairs) for p in self.parts}
+        return {p.name: self._scores(p, list(prompts), list(generated_texts), sa_pairs) for p in self.parts}
 
-    def _checked_scores(
+    def _scores(
         self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
     ) -> list[Any]:
-        rewards = self._ask(part, prompts, texts, sa_pairs)
+        """Asked once, asked again; then one response at a time, so that one bad response costs only itself."""
+        for _ in range(1 + RETRIES):
+            try:
+                return self._checked(part, self._ask(part, prompts, texts, sa_pairs), len(prompts))
+            except RewardFailedError as error:
+                self.last_failure = str(error)
+                failure = error
+        if self.strict or len(prompts) == 1 or not isinstance(part.reward, IsolatedFunction | FunctionType):
+            raise failure
+        return [self._score_alone(part, prompts[n], texts[n], sa_pairs, n) for n in range(len(prompts))]
+
+    def _score_alone(self, part: WeightedReward, prompt: str, text: str, sa_pairs: SAPairs | None, n: int) -> Any:
+        own = None if sa_pairs is None else sa_pairs.select(torch.tensor([n]))
+        try:
+            return self._checked(part, self._ask(part, [prompt], [text], own), 1)[0]
+        except RewardFailedError as error:
+            self.last_failure = f"{error} (response {n})"
+            warnings.warn(f"response {n} is left out of this step: {error}", stacklevel=2)
+            return None
+
+    def _checked(self, part: WeightedReward, rewards: Any, count: int) -> list[Any]:
         rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards  # a tensor or an array
         if isinstance(rewards, str) or not isinstance(rewards, Sequence):
-            raise InputError(f"reward {part.name} returned {rewards!r:.60}; it must return a list, one per response")
-        if len(rewards) != len(prompts):
-            raise InputError(
-                f"reward {part.name} returned {len(rewards)} values for {len(prompts)} responses; it needs one each"
+            raise RewardFailedError(f"reward {part.name} returned {rewards!r:.60}; it must return a list, one per response")
+        if len(rewards) != count:
+            raise RewardFailedError(
+                f"reward {part.name} returned {len(rewards)} values for {count} responses; it needs one each"
             )
-        return [_checked(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
+        return [_checked_score(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward = part.reward
@@ -95,15 +134,16 @@ class RewardComputer:
                 return reward.score_pairs(sa_pairs)
             return reward.compute_rewards(prompts, texts)
         try:
-            if "tokens" in inspect.signature(reward).parameters:
-                return reward(prompts, texts, self._tokens(texts, sa_pairs))
-            return reward(prompts, texts)
+            takes_tokens = getattr(reward, "takes_tokens", None)
+            if takes_tokens is None:
+                takes_tokens = "tokens" in inspect.signature(reward).parameters
+            return reward(prompts, texts, *([self._tokens(texts, sa_pairs)] if takes_tokens else []))
         except BurnishError:
             raise
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{frame.filename}:{frame.lineno}"
-            raise InputError(f"reward {part.name} failed with {type(error).__name__}: {error} ({where})") from error
+            raise RewardFailedError(f"reward {part.name} failed with {type(error).__name__}: {error} ({where})") from error
 
     def _tokens(self, texts: list[str], sa_pairs: SAPairs | None) -> list[list[str]]:
         """The tokens of each response as text: those generated, or, for text from elsewhere, the tokenizer's."""
@@ -120,11 +160,14 @@ def _name_of(reward: Any) -> str:
     return getattr(reward, "__name__", type(reward).__name__)
 
 
-def _checked(reward: Any, what: str) -> Any:
+def _checked_score(reward: Any, what: str) -> Any:
     reward = reward.tolist() if hasattr(reward, "tolist") else reward
-    if isinstance(reward, Sequence) and not isinstance(reward, str):
-        return [finite_number(value, f"{what}, token {t}") for t, value in enumerate(reward)]
-    return finite_number(reward, what)
+    try:
+        if isinstance(reward, Sequence) and not isinstance(reward, str):
+            return [finite_number(value, f"{what}, token {t}") for t, value in enumerate(reward)]
+        return finite_number(reward, what)
+    except InputError as error:
+        raise RewardFailedError(str(error)) from None
 
 
 def _total(score: Any) -> float:

@@ -13,7 +13,8 @@ from typing import Any
 from burnish.config.reward_parts import HttpPart, HumanPart, ModelPart, PythonPart, RewardPart, RulePart
 from burnish.errors import InputError
 from burnish.rewards.rules import RULES, rule
-from burnish.rewards.sources import HttpReward, HumanReward, python_function
+from burnish.rewards.isolated import IsolatedFunction
+from burnish.rewards.sources import HttpReward, HumanReward
 from burnish.rewards.words import rouge_l
 
 __all__ = ["RULES", "check_parts", "function_of", "rouge_l", "rule"]
@@ -22,13 +23,13 @@ __all__ = ["RULES", "check_parts", "function_of", "rouge_l", "rule"]
 NonModelPart = RulePart | PythonPart | HttpPart | HumanPart
 
 
-def function_of(part: NonModelPart) -> Callable[..., Sequence[Any]]:
+def function_of(part: NonModelPart, seconds: float = 60.0) -> Callable[..., Sequence[Any]]:
     """What a part of the config's reward is asked with. (A reward model needs the shared base; the trainer makes it.)"""
     match part:
         case RulePart():
             return rule(part.name, part.options)
         case PythonPart():
-            return python_function(part.function)
+            return IsolatedFunction(part.function, seconds)
         case HttpPart():
             return HttpReward(part.url, part.timeout)
         case HumanPart():

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from burnish.data.records import load_scores
-from burnish.errors import InputError, nearest
+from burnish.errors import InputError, RewardFailedError, nearest
 
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 10 * 2**20
@@ -65,9 +65,9 @@ class HttpReward:
         try:
             answer = json.loads(self._post(body))
         except (OSError, http.client.HTTPException) as error:
-            raise InputError(f"the reward service {self.url} failed: {str(error) or type(error).__name__}") from None
+            raise RewardFailedError(f"the reward service {self.url} failed: {str(error) or type(error).__name__}") from None
         except (ValueError, RecursionError):
-            raise InputError(f"the reward service {self.url} did not answer in JSON") from None
+            raise RewardFailedError(f"the reward service {self.url} did not answer in JSON") from None
         rewards = answer.get("rewards") if isinstance(answer, dict) else None
         if not isinstance(rewards, list):
             raise InputError(f'the reward service {self.url} must answer {{"rewards": [...]}}, one for each response')
@@ -83,7 +83,7 @@ class HttpReward:
             answer = connection.getresponse()
             if answer.status != 200:
                 moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
-                raise InputError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
+                raise RewardFailedError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
             parts, size = [], 0
             while True:
                 self._wait_until(connection, deadline)
@@ -111,7 +111,7 @@ class HttpReward:
     def _wait_until(self, connection: http.client.HTTPConnection, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise InputError(f"the reward service {self.url} took more than {self.seconds:g} s")
+            raise RewardFailedError(f"the reward service {self.url} took more than {self.seconds:g} s")
         if connection.sock is not None:  # closed once the answer is complete
             connection.sock.settimeout(left)
 
