@@ -184,21 +184,19 @@ class Run:
 
     def log_samples(self, results: dict[str, Any], prompts: list[str], tokenizer: Any, how_many: int) -> None:
         """The first responses of a step, token by token."""
-        pairs: SAPairs = results["sa_pairs"]
         for number in range(min(how_many, len(prompts))):
-            length = int(pairs.lengths[number])
-            columns = {c.row_key: pairs[n][number, :length].tolist() for n, c in COLUMNS.items() if n in pairs}
-            self._append(
-                "samples.jsonl",
-                {
-                    "step": results["step"],
-                    "prompt": prompts[number],
-                    "response": results["generated_texts"][number],
-                    "score": results["rewards"][number],
-                    "tokens": [tokenizer.decode([i]) for i in columns["action"]],
-                    **columns,
-                },
-            )
+            heading = {
+                "step": results["step"],
+                "prompt": prompts[number],
+                "response": results["generated_texts"][number],
+                "score": results["rewards"][number],
+            }
+            self._append("samples.jsonl", heading | _token_columns(results["sa_pairs"], number, tokenizer))
+
+    def log_responses(self, file: str, step: int, texts: list[str], pairs: SAPairs, tokenizer: Any) -> None:
+        """All responses of a step into a file of their own."""
+        for number, text in enumerate(texts):
+            self._append(file, {"step": step, "response": text} | _token_columns(pairs, number, tokenizer))
 
     def log_probes(self, step: int, prompts: list[str], responses: list[str]) -> None:
         """The same prompts, answered again after some step."""
@@ -221,3 +219,10 @@ class Run:
     def _append(self, file: str, row: dict[str, Any]) -> None:
         with (self.folder / file).open("a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
+
+
+def _token_columns(pairs: SAPairs, number: int, tokenizer: Any) -> dict[str, Any]:
+    """Everything known of one response's tokens."""
+    length = int(pairs.lengths[number])
+    columns = {c.row_key: pairs[n][number, :length].tolist() for n, c in COLUMNS.items() if n in pairs}
+    return {"tokens": [tokenizer.decode([i]) for i in columns["action"]], **columns}

@@ -34,6 +34,9 @@ class PPOConfig(ModelConfig):
     reward: str | list[RewardPart] = "tldr"
     """What is learned: a rule's name, a Python function as `file.py:name`, the folder of a reward model, or a list of
     weighted parts of several kinds (docs/rewards.md)."""
+    reward_timeout: float = Field(60.0, gt=0)
+    """Seconds that a Python reward function may take for a batch. One that takes longer is stopped, asked again, and then
+    asked for each response alone; what still fails is left out of the step."""
     kl_coef: float = Field(0.1, ge=0)
     """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"

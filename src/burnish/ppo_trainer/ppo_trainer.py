@@ -25,7 +25,7 @@ from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.ppo_trainer.generator import SequenceGenerator
 from burnish.ppo_trainer.memory_report import memory_report
 from burnish.ppo_trainer.model_trainer import ModelTrainer
-from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction, WeightedReward
+from burnish.ppo_trainer.reward_computer import RewardComputer, RewardFunction, WeightedReward, only_scored
 from burnish.ppo_trainer.value_adder import ValueAdder
 from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
 from burnish.rewards import check_parts, function_of
@@ -99,7 +99,8 @@ class PPOTrainer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
         weighted = []
         for part, name in zip(parts, unique_names([p.name for p in parts]), strict=True):
-            reward = self._reward_model(part.path) if isinstance(part, ModelPart) else function_of(part)
+            is_model = isinstance(part, ModelPart)
+            reward = self._reward_model(part.path) if is_model else function_of(part, self.config.reward_timeout)
             weighted.append(WeightedReward(name, reward, part.weight))
         return RewardComputer(weighted, self.base.tokenizer, self.clock)
 
@@ -131,6 +132,7 @@ class PPOTrainer:
 
         sa_pairs, texts = self.generator.generate_sequences(prompts, self.sampling_generator)  # 1 rollout
         rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
+        prompts, texts, sa_pairs, rewards = only_scored(prompts, texts, sa_pairs, rewards)
         sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
         sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(sa_pairs, rewards, self.kl_coef)  # 4 reward
         sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs)  # 5 value

@@ -156,6 +156,18 @@ class RewardComputer:
         return [[self.tokenizer.decode([i]) for i in response] for response in ids]
 
 
+def only_scored(
+    prompts: Sequence[str], texts: list[str], sa_pairs: SAPairs, rewards: list[Any]
+) -> tuple[Sequence[str], list[str], SAPairs, list[Any]]:
+    """Without the responses that no reward could be had for."""
+    scored = [n for n, reward in enumerate(rewards) if reward is not None]
+    if len(scored) == len(rewards):
+        return prompts, texts, sa_pairs, rewards
+    kept = ([column[n] for n in scored] for column in (prompts, texts, rewards))
+    prompts, texts, rewards = kept
+    return prompts, texts, sa_pairs.select(torch.tensor(scored)), rewards
+
+
 def _name_of(reward: Any) -> str:
     return getattr(reward, "__name__", type(reward).__name__)
 

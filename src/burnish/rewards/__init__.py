@@ -7,6 +7,7 @@ A reward is a function f(prompts, responses) -> list of floats. Learned reward m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,19 @@ def function_of(part: NonModelPart, seconds: float = 60.0) -> Callable[..., Sequ
         case RulePart():
             return rule(part.name, part.options)
         case PythonPart():
-            return IsolatedFunction(part.function, seconds)
+            isolated = _isolated(part.function)
+            isolated.seconds = seconds
+            return isolated.start()
         case HttpPart():
             return HttpReward(part.url, part.timeout)
         case HumanPart():
             return HumanReward(part.path)
+
+
+@cache
+def _isolated(address: str) -> IsolatedFunction:
+    """One process for a function, however often it is asked for."""
+    return IsolatedFunction(address)
 
 
 def check_parts(parts: Sequence[RewardPart]) -> list[Callable[..., Sequence[Any]]]:

@@ -19,7 +19,7 @@ START_SECONDS = 120.0  # a reward file may import large libraries
 class IsolatedFunction:
     """Calls `file.py:name` in a worker process (worker.py), which is started when it is first needed."""
 
-    def __init__(self, address: str, seconds: float) -> None:
+    def __init__(self, address: str, seconds: float = 60.0) -> None:
         self.address = address
         self.seconds = seconds
         self.__name__ = address.rpartition(":")[2]

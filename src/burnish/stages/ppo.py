@@ -17,6 +17,7 @@ from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
 from burnish.config import PPOConfig, TrainConfig
 from burnish.data import Split, data_report
+from burnish.errors import DivergedError
 from burnish.evaluation import Evaluation, evaluate
 from burnish.memory import peak_bytes
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
@@ -143,16 +144,30 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
             if trainer.step == 0 and probes:
                 probe(0)
             trainer.train(prompts.train, on_step)
+        except DivergedError as error:
+            raise DivergedError(f"{error}\n{_after_divergence(trainer, run, saving)}") from error
         finally:  # what was learned is there to be used, whatever ended the training
             trainer.save(run.folder)
             tracker.close()
         trainer.clock.on_phase = None
 
 
+def _after_divergence(trainer: PPOTrainer, run: Run, saving: Saving) -> str:
+    """Keeps the step's responses, token by token, and says what there is to go on from."""
+    step = trainer.step + 1
+    name = f"diverged-step-{step}.jsonl"
+    for pairs in trainer.experience_buffer.tables:
+        texts = trainer.generator.decode(pairs)
+        run.log_responses(name, step, texts, pairs, trainer.base.tokenizer)
+    kept = f"The responses of step {step} are in {run.folder / name}. " if trainer.experience_buffer.tables else ""
+    steps = [c.step for c in saving.checkpoints.all() if c.problem is None]
+    return kept + (f"The last good checkpoint is of step {steps[-1]}." if steps else "There is no checkpoint yet.")
+
+
 def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
     """A reward that fails on any two answers fails now, not after the model is loaded and a batch generated."""
     if not isinstance(reward, HumanReward):  # nobody is asked about made-up answers
-        RewardComputer(reward).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
+        RewardComputer(reward, strict=True).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
 
 
 def _announce(
