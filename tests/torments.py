@@ -1,0 +1,149 @@
+"""Ways to hurt a run: killed at any point, its files damaged. Short in test_reliability.py, long in benchmarks/torture.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiny import tiny_model, tiny_tokenizer
+
+CONFIG = """
+model_name: model
+prompts: prompts.jsonl
+reward: judge.py:vowels
+num_eval_prompts: 4
+batch_size: 4
+mini_batch_size: 2
+steps: 6
+epochs: 2
+max_new_tokens: 6
+lora_r: 4
+learning_rate: 0.001
+value_learning_rate: 0.001
+adaptive_kl_target: 1.0
+save_every: 2
+samples_per_step: 1
+"""
+JUDGE = "def vowels(prompts, responses):\n    return [sum(c in 'aeiou' for c in r) / max(len(r), 1) for r in responses]\n"
+
+
+def make_workplace(folder: Path, config: str = CONFIG) -> Path:
+    """A folder with a tiny model, prompts, a reward function and a config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny_model().save_pretrained(folder / "model")
+    tiny_tokenizer().save_pretrained(folder / "model")
+    rows = [{"prompt": f"number {i}:"} for i in range(14)]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "judge.py").write_text(JUDGE)
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return " ".join((self.out + " " + self.err).split())
+
+
+class Zygote:
+    """Runs burnish commands in forks of one prepared process."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        scratch.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+        command = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._count = 0
+        self._files: dict[int, tuple[Path, Path]] = {}
+
+    def start(self, folder: Path, *arguments: Any, kill_at: int | None = None, inside_saves: bool = False) -> int:
+        """Begins a command; gives its process id."""
+        self._count += 1
+        files = tuple(self.scratch / f"{self._count}.{kind}" for kind in ("out", "err"))
+        order = {"folder": str(folder), "arguments": list(map(str, arguments)), "stdout": str(files[0]), "stderr": str(files[1])}
+        pid = self._ask(order | {"kill_at": kill_at, "inside_saves": inside_saves})["pid"]
+        self._files[pid] = files  # type: ignore[assignment]
+        return pid
+
+    def wait(self, pid: int) -> Outcome:
+        code = self._ask({"wait": pid})["code"]
+        out, err = self._files.pop(pid)
+        return Outcome(code, out.read_text(errors="replace"), err.read_text(errors="replace"))
+
+    def run(self, folder: Path, *arguments: Any, **kill: Any) -> Outcome:
+        return self.wait(self.start(folder, *arguments, **kill))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def state_hash(run: Path) -> str:
+    """Adapters, heads, optimizers, KL coefficient, counters and random numbers after the last step, as one hash."""
+    (folder,) = [sorted((run / "checkpoints").glob("step-*"))[-1]]
+    values = json.loads((folder / "values.json").read_text())
+    for incidental in ("identity", "saver"):
+        values.pop(incidental)
+    tensors = (folder / "tensors.safetensors").read_bytes()
+    return hashlib.sha256(tensors + json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def log_of(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Metrics without wall clock, and samples; a torn line raises."""
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (run / name).read_text().splitlines()]
+
+    metrics = [{k: v for k, v in row.items() if not k.startswith("seconds")} for row in rows("metrics.jsonl")]
+    return metrics, rows("samples.jsonl")
+
+
+def killed_and_resumed(zygote: Zygote, folder: Path, name: str, kills: list[tuple[int, bool]], *settings: str) -> int:
+    """Trains with a kill at each point in turn, resumes after the last, and gives the number of kills that hit."""
+    hits = 0
+    arguments: tuple[Any, ...] = ("train", "config.yaml", f"run_name={name}", *settings)
+    for kill_at, inside_saves in kills:
+        outcome = zygote.run(folder, *arguments, kill_at=kill_at, inside_saves=inside_saves)
+        hits += outcome.code == -9
+        if outcome.code not in (-9, 0):
+            raise AssertionError(outcome.text)
+    final = zygote.run(folder, *arguments)
+    assert final.code == 0, final.text
+    return hits
+
+
+def corrupt(file: Path, draw: random.Random) -> str:
+    """Truncates it, flips a byte of it, or removes it."""
+    kind = draw.choice(["truncate", "flip", "remove"])
+    content = bytearray(file.read_bytes())
+    if kind == "remove":
+        file.unlink()
+    elif kind == "truncate":
+        file.write_bytes(content[: draw.randrange(len(content))])
+    else:
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        file.write_bytes(content)
+    return kind

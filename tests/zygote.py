@@ -1,0 +1,80 @@
+"""A process that has burnish imported and forks a child for every command: a hundred runs cost a hundred runs, not a
+hundred imports. Orders come as lines of JSON; see torments.py.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+
+import torch
+
+torch.set_num_threads(1)  # a fork must not inherit a thread pool
+
+import burnish.checkpoints as checkpoints  # noqa: E402
+import burnish.stages.resume  # noqa: E402, F401
+from burnish import cli  # noqa: E402
+from burnish.runs import Run  # noqa: E402
+
+IN_A_SAVE = ("save_file", "_fingerprint", "_to_disk")
+
+
+def arm(kill_at: int | None, inside_saves: bool) -> None:
+    """SIGKILL at the n-th of certain calls: those inside a save, or those that log a line."""
+    if kill_at is None:
+        return
+    count = 0
+
+    def bomb(function):
+        def counted(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return counted
+
+    if inside_saves:
+        for name in IN_A_SAVE:
+            setattr(checkpoints, name, bomb(getattr(checkpoints, name)))
+    else:
+        Run._append = bomb(Run._append)
+
+
+def child(order: dict) -> None:
+    os.chdir(order["folder"])
+    for number, name in ((1, order["stdout"]), (2, order["stderr"])):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["burnish", *order["arguments"]]
+    code = 0
+    try:
+        arm(order.get("kill_at"), order.get("inside_saves", False))
+        cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        if "wait" in order:
+            _, status = os.waitpid(order["wait"], 0)
+            answer = {"code": os.waitstatus_to_exitcode(status)}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                child(order)
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+main()
