@@ -1,0 +1,168 @@
+"""The long variants of tests/test_reliability.py: kills, damaged files, a soak, random data.
+
+    python benchmarks/torture.py                 # about 25 minutes on two cores
+    python benchmarks/torture.py --kills 20 --embedded-kills 1 --soak 60
+
+Prints a table and, last, one JSON line; all of it but the number of kills must be 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from tiny import PROMPTS, tiny_trainer  # noqa: E402
+from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, state_hash  # noqa: E402
+from workload import machine, write_results  # noqa: E402
+
+KILLS_PER_RUN = 5
+EMBEDDED = [
+    "train", "config.yaml", "model_name=embedded/SmolLM2-135M-Instruct", "chat_template=true", "reward=tldr",
+    "prompts=bundled:tldr", "steps=4", "batch_size=4", "mini_batch_size=2", "max_new_tokens=12", "lora_layers=4", "save_every=1",
+]  # fmt: skip
+
+
+def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+    """Runs that are killed again and again, half of the times inside a save; three seeds."""
+    draw, done, mismatches, inside = random.Random(0), 0, 0, 0
+    wholes = {}
+    for seed in range(3):
+        name = f"whole-{seed}"
+        outcome = zygote.run(folder, "train", "config.yaml", f"seed={seed}", f"run_name={name}")
+        assert outcome.code == 0, outcome.text
+        wholes[seed] = folder / "runs" / name
+    number = 0
+    while done < count:
+        seed, name = number % 3, f"killed-{number}"
+        number += 1
+        points = [(draw.randrange(1, 14), draw.random() < 0.6) for _ in range(min(KILLS_PER_RUN, count - done))]
+        done += killed_and_resumed(zygote, folder, name, points, f"seed={seed}")
+        inside += sum(1 for _, in_save in points if in_save)
+        run = folder / "runs" / name
+        mismatches += state_hash(run) != state_hash(wholes[seed]) or log_of(run) != log_of(wholes[seed])
+        shutil.rmtree(run)
+    return {"kills": done, "inside_saves": inside, "mismatches": mismatches}
+
+
+def embedded_kills(folder: Path, count: int) -> dict[str, int]:
+    """The same on the embedded model, at random moments, in processes of their own."""
+    draw = random.Random(1)
+
+    def run(name: str, seconds: float | None = None) -> int:
+        command = [sys.executable, "-m", "burnish.cli", *EMBEDDED, f"run_name={name}"]
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    started = time.monotonic()
+    assert run("embedded-whole") == 0
+    whole_seconds = time.monotonic() - started
+    hits = 0
+    while hits < count:
+        hits += run("embedded-killed", draw.uniform(0.3, 0.95) * whole_seconds) == -signal.SIGKILL
+    assert run("embedded-killed") == 0
+    same = state_hash(folder / "runs" / "embedded-killed") == state_hash(folder / "runs" / "embedded-whole")
+    return {"kills": hits, "mismatches": int(not same)}
+
+
+def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+    """A finished run's checkpoint files damaged; `resume` must notice each time and end in the same state."""
+    draw, silent, mismatches, tracebacks = random.Random(2), 0, 0, 0
+    whole = folder / "runs" / "whole-0"
+    for number in range(count):
+        run = Path(shutil.copytree(whole, folder / "runs" / f"damaged-{number}"))
+        (run / "result.json").unlink()
+        victim = draw.choice(sorted(sorted(run.glob("checkpoints/step-*"))[-1].iterdir()))
+        corrupt(victim, draw)
+        outcome = zygote.run(folder, "resume", str(run))
+        silent += "damaged" not in outcome.text
+        tracebacks += "Traceback" in outcome.err
+        mismatches += outcome.code != 0 or state_hash(run) != state_hash(whole)
+        shutil.rmtree(run)
+    return {"corruptions": count, "silent_loads": silent, "mismatches": mismatches, "tracebacks": tracebacks}
+
+
+def soak(steps: int) -> dict[str, Any]:
+    """Memory and file handles over many steps of the tiny model."""
+    import psutil
+
+    trainer = tiny_trainer(steps=steps, lr_schedule="constant")
+    process, sizes, handles = psutil.Process(), [], []
+
+    def on_step(_: dict[str, Any]) -> None:
+        sizes.append(process.memory_info().rss)
+        handles.append(process.num_fds())
+
+    trainer.train(PROMPTS, on_step)
+    growth = sizes[-1] / sizes[min(30, steps // 3)] - 1
+    return {"steps": steps, "growth": round(growth, 4), "leaks": int(growth > 0.05 or handles[-1] != handles[0])}
+
+
+def random_files(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+    """Data files of random damage: refused with exit code 2 and a sentence, or usable; never a traceback."""
+    draw, tracebacks, other = random.Random(3), 0, 0
+    pieces = [b'{"prompt": "a:"}', b'{"prompt": ', b"null", b'"text"', b"\xff\xfe", b"\xef\xbb\xbf", b"\r\n", b"\n", b"[]", b"{}", b"\x00", b'{"prompt": []}']
+    for _ in range(count):
+        content = b"".join(draw.choice(pieces) for _ in range(draw.randrange(0, 12)))
+        (folder / "random.jsonl").write_bytes(content)
+        outcome = zygote.run(folder, "train", "config.yaml", "prompts=random.jsonl", "run_name=random", "steps=1")
+        tracebacks += "Traceback" in outcome.err
+        other += outcome.code not in (0, 2)
+        shutil.rmtree(folder / "runs" / "random", ignore_errors=True)
+    return {"files": count, "tracebacks": tracebacks, "other_exit_codes": other}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--embedded-kills", type=int, default=5)
+    parser.add_argument("--corruptions", type=int, default=50)
+    parser.add_argument("--soak", type=int, default=300)
+    parser.add_argument("--files", type=int, default=500)
+    options = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = make_workplace(Path(scratch) / "work")
+        zygote = Zygote(Path(scratch) / "outputs")
+        results: dict[str, dict[str, Any]] = {
+            "kills, tiny model": kills(zygote, folder, options.kills),
+            "damaged checkpoints": corruptions(zygote, folder, options.corruptions),
+            "random data files": random_files(zygote, folder, options.files),
+        }
+        zygote.close()
+        results["kills, embedded model"] = embedded_kills(folder, options.embedded_kills)
+        results["soak"] = soak(options.soak)
+    table = Table("torment", "result")
+    for name, result in results.items():
+        table.add_row(name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.items()))
+    Console(width=110).print(table)
+
+    def total(key: str) -> int:
+        return sum(result.get(key, 0) for result in results.values())
+
+    summary = {key: total(key) for key in ("kills", "mismatches", "silent_loads", "tracebacks", "leaks")}
+    write_results("torture", {"machine": machine(), "results": results, "summary": summary})
+    if any(value for key, value in summary.items() if key != "kills"):
+        raise SystemExit(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main()
