@@ -63,9 +63,11 @@ class HttpReward:
     def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
         body = json.dumps({"prompts": prompts, "responses": responses}).encode()
         try:
-            answer = json.loads(self._post(body))
+            content = self._post(body)
         except (OSError, http.client.HTTPException) as error:
             raise InputError(f"the reward service {self.url} failed: {str(error) or type(error).__name__}") from None
+        try:
+            answer = json.loads(content)
         except (ValueError, RecursionError):
             raise InputError(f"the reward service {self.url} did not answer in JSON") from None
         rewards = answer.get("rewards") if isinstance(answer, dict) else None
