@@ -18,7 +18,9 @@ TINY = {"model_name": "tiny", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0,
 
 
 def sft_trainer(**changes):
-    config = SFTConfig(**(TINY | {"demonstrations": "-", "learning_rate": 1e-2, "batch_size": 4, "epochs": 30} | changes))
+    config = SFTConfig(
+        **(TINY | {"demonstrations": "-", "learning_rate": 1e-2, "batch_size": 4, "epochs": 30} | changes)
+    )
     return SFTTrainer(config, tiny_model(), tiny_tokenizer())
 
 
@@ -165,7 +167,7 @@ def test_ppo_against_a_learned_reward_with_the_value_model_started_from_it(tmp_p
     run.save_adapter(trainer.model)
     config = tiny_config(reward=[{"kind": "model", "path": str(run.folder)}], value_from_reward=True)
     ppo = PPOTrainer(config, None, tiny_model(), tiny_tokenizer())
-    values = [p for p in ppo.base.adapter_parameters("value")]
+    values = ppo.base.adapter_parameters("value")
     saved = trainer.base.adapter_parameters("reward")
     assert all(torch.equal(a, b) for a, b in zip(values, saved, strict=True))
     assert torch.equal(ppo.value_model.head.weight, trainer.model.head.weight)

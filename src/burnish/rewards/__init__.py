@@ -23,7 +23,7 @@ NonModelPart = RulePart | PythonPart | HttpPart | HumanPart
 
 
 def function_of(part: NonModelPart) -> Callable[..., Sequence[Any]]:
-    """What a part of the config's reward is asked with. (A reward model needs the shared base; the trainer makes it.)"""
+    """What a part of the config's reward is asked with. (A reward model needs the shared base: see the trainer.)"""
     match part:
         case RulePart():
             return rule(part.name, part.options)

@@ -86,7 +86,8 @@ class HttpReward:
             if answer.status != 200:
                 moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
                 raise InputError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
-            parts, size = [], 0
+            parts: list[bytes] = []
+            size = 0
             while True:
                 self._wait_until(connection, deadline)
                 part = answer.read1(65536)
@@ -137,7 +138,7 @@ class HumanReward:
         missing = [key for key in dict.fromkeys(keys) if key not in self.scores]
         if missing and self.ask is None:
             raise InputError(
-                f"{len(missing)} responses have no human score in {self.path}, the first begins {missing[0][1][:60]!r}; "
+                f"{len(missing)} responses have no score in {self.path}, the first begins {missing[0][1][:60]!r}; "
                 "run in a terminal to be asked for them, or add them to the file"
             )
         for prompt, response in missing:

@@ -17,6 +17,7 @@ from burnish.intervals import correlation
 from burnish.reward_report import RewardReport, reward_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
+from burnish.supervised import Statistics
 
 Judgements = Split[Preference | Scored]
 
@@ -70,7 +71,12 @@ def run_reward(
         f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}", highlight=False
     )
     with terminal.updates(console, "reward model", updates) as show:
-        history = trainer.train(data.train, lambda statistics: (run.log(statistics), show(statistics))[1])
+
+        def on_update(statistics: Statistics) -> None:
+            run.log(statistics)
+            show(statistics)
+
+        history = trainer.train(data.train, on_update)
     run.save_adapter(trainer.model)
     result: dict[str, object] = {"updates": len(history), "data": tables}
 

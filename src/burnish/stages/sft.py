@@ -13,6 +13,7 @@ from burnish.config import SFTConfig
 from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
+from burnish.supervised import Statistics
 
 
 def load_data(config: SFTConfig) -> tuple[Split[Demonstration], int]:
@@ -47,11 +48,18 @@ def run_sft(
     report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
     console.print(terminal.data_table(report))
     updates = trainer.trainer.num_updates(len(data.train))
-    console.print(f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False)
+    console.print(
+        f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False
+    )
 
     before = trainer.measure(data.held_out)["loss"] if data.held_out else None
     with terminal.updates(console, "SFT", updates) as show:
-        history = trainer.train(data.train, lambda statistics: (run.log(statistics), show(statistics))[1])
+
+        def on_update(statistics: Statistics) -> None:
+            run.log(statistics)
+            show(statistics)
+
+        history = trainer.train(data.train, on_update)
     after = trainer.measure(data.held_out)["loss"] if data.held_out else None
     run.save_adapter(trainer.model)
     run.write(
