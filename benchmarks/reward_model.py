@@ -4,7 +4,7 @@
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
 rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
-are the prompt, the rest is the answer, its label the score; the valid sentences, positive against negative, are the pairs.
+are the prompt, the rest is the answer, its label the score; valid sentences, positive against negative, are the pairs.
 SmolLM2-135M, adapters on all layers unless told otherwise. Prints a table and, last, one JSON line.
 """
 
