@@ -3,8 +3,8 @@
     python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3]
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
-rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words are
-the prompt, the rest is the answer, its label the score; the valid sentences, positive against negative, are the pairs.
+rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
+are the prompt, the rest is the answer, its label the score; valid sentences, positive against negative, are the pairs.
 SmolLM2-135M, adapters on all layers unless told otherwise. Prints a table and, last, one JSON line.
 """
 
@@ -65,8 +65,16 @@ def _halves(text: str) -> tuple[str, str]:
     return " ".join(parts[:OPENING_WORDS]), " " + " ".join(parts[OPENING_WORDS:])
 
 
-def measure(train: list[Any], valid: list[Preference], settings: dict[str, Any], seed: int) -> tuple[RewardReport, float]:
-    defaults = {"preferences": "-", "chat_template": True, "batch_size": 16, "learning_rate": 3e-4, "lora_layers": "all"}
+def measure(
+    train: list[Any], valid: list[Preference], settings: dict[str, Any], seed: int
+) -> tuple[RewardReport, float]:
+    defaults = {
+        "preferences": "-",
+        "chat_template": True,
+        "batch_size": 16,
+        "learning_rate": 3e-4,
+        "lora_layers": "all",
+    }
     config = RewardModelConfig(**({"model_name": EMBEDDED_NAME, "seed": seed} | defaults | settings))
     started = time.perf_counter()
     trainer = RewardTrainer(config)
@@ -104,7 +112,9 @@ def main() -> None:
             rows.append(row)
             print(json.dumps(row), flush=True)
 
-    table = Table("set", "pairs", "accuracy (95 %)", "longer wins", "counting words", "calibration", "length", "seconds")
+    table = Table(
+        "set", "pairs", "accuracy (95 %)", "longer wins", "counting words", "calibration", "length", "seconds"
+    )
     summary: dict[str, dict[str, Any]] = {}
     for name in options.sets:
         mine = [r for r in rows if r["set"] == name]

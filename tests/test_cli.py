@@ -128,7 +128,19 @@ def test_mistakes_end_in_a_sentence_and_exit_code_2(workplace, arguments, messag
 
 def test_help_and_env_read_well(workplace):
     out = run("--help", cwd=workplace)
-    for command in ("demo", "sft", "reward", "train", "pipeline", "eval", "report", "runs", "generate", "config", "env"):
+    for command in (
+        "demo",
+        "sft",
+        "reward",
+        "train",
+        "pipeline",
+        "eval",
+        "report",
+        "runs",
+        "generate",
+        "config",
+        "env",
+    ):
         assert command in out
         assert "Usage" in run(command, "--help", cwd=workplace)
     assert "torch" in run("env", cwd=workplace)

@@ -145,7 +145,9 @@ def test_unusable_sources_are_refused(tmp_path):
 
 
 def test_demonstrations_preferences_and_scores(tmp_path):
-    file = jsonl(tmp_path, {"prompt": "p", "completion": "c", "chosen": "a", "rejected": "b", "response": "r", "score": 3})
+    file = jsonl(
+        tmp_path, {"prompt": "p", "completion": "c", "chosen": "a", "rejected": "b", "response": "r", "score": 3}
+    )
     assert load_demonstrations(file).records == [Demonstration("p", "c")]
     assert load_preferences(file).records == [Preference("p", "a", "b")]
     assert load_scores(file).records == [Scored("p", "r", 3.0)]

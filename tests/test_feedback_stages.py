@@ -18,7 +18,9 @@ TINY = {"model_name": "tiny", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0,
 
 
 def sft_trainer(**changes):
-    config = SFTConfig(**(TINY | {"demonstrations": "-", "learning_rate": 1e-2, "batch_size": 4, "epochs": 6} | changes))
+    config = SFTConfig(
+        **(TINY | {"demonstrations": "-", "learning_rate": 1e-2, "batch_size": 4, "epochs": 30} | changes)
+    )
     return SFTTrainer(config, tiny_model(), tiny_tokenizer())
 
 
@@ -39,7 +41,7 @@ def test_sft_learns_the_completion(scope):
     before = trainer.measure(DEMONSTRATIONS)["loss"]
     history = trainer.train(DEMONSTRATIONS)
     after = trainer.measure(DEMONSTRATIONS)["loss"]
-    assert len(history) == 12  # 6 epochs of 2 batches
+    assert len(history) == 60  # 30 epochs of 2 batches
     assert after < 0.3 * before
 
 
@@ -129,13 +131,13 @@ def test_scores_are_centred_on_the_start_model():
 def test_a_reward_model_learns_from_scores():
     draw = random.Random(0)
     scored = []
-    for _ in range(96):
+    for _ in range(240):
         text = "".join(draw.choice("abcz") for _ in range(6))
         scored.append(Scored(draw.choice(PROMPTS), text, 10.0 + 5 * text.count("z")))
-    trainer = reward_trainer(preferences=None, scores="-", epochs=8)
-    trainer.train(scored[:80])
-    given = torch.tensor(trainer.scores([s.prompt for s in scored[80:]], [s.response for s in scored[80:]]))
-    wanted = torch.tensor([s.score for s in scored[80:]])
+    trainer = reward_trainer(preferences=None, scores="-", epochs=12)
+    trainer.train(scored[:200])
+    given = torch.tensor(trainer.scores([s.prompt for s in scored[200:]], [s.response for s in scored[200:]]))
+    wanted = torch.tensor([s.score for s in scored[200:]])
     assert torch.corrcoef(torch.stack([given, wanted]))[0, 1] > 0.7
 
 
@@ -165,7 +167,7 @@ def test_ppo_against_a_learned_reward_with_the_value_model_started_from_it(tmp_p
     run.save_adapter(trainer.model)
     config = tiny_config(reward=[{"kind": "model", "path": str(run.folder)}], value_from_reward=True)
     ppo = PPOTrainer(config, None, tiny_model(), tiny_tokenizer())
-    values = [p for p in ppo.base.adapter_parameters("value")]
+    values = ppo.base.adapter_parameters("value")
     saved = trainer.base.adapter_parameters("reward")
     assert all(torch.equal(a, b) for a, b in zip(values, saved, strict=True))
     assert torch.equal(ppo.value_model.head.weight, trainer.model.head.weight)

@@ -142,7 +142,7 @@ def test_a_second_run_skips_what_is_done(pipeline):
 
 def test_other_settings_in_a_finished_folder_are_refused(pipeline, workplace):
     changed = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}", "sft.epochs=5"])
-    with pytest.raises(InputError, match="made with other settings.*epochs: 4 -> 5"):
+    with pytest.raises(InputError, match=r"made with other settings.*epochs: 4 -> 5"):
         run_pipeline(changed, Console(quiet=True))
 
 

@@ -35,8 +35,14 @@ def run(tmp_path):
         tokens = HOSTILE
         numbers = [(-1) ** t * 0.1 * t for t in range(len(tokens))]
         keys = ("logprob_policy", "logprob_ref", "kl", "reward", "value", "td_error", "advantage", "return")
-        sample = {"step": step, "prompt": "\n".join(HOSTILE), "response": "".join(tokens), "score": 0.5, "tokens": tokens}
-        made._append("samples.jsonl", sample | {key: numbers for key in keys})
+        sample = {
+            "step": step,
+            "prompt": "\n".join(HOSTILE),
+            "response": "".join(tokens),
+            "score": 0.5,
+            "tokens": tokens,
+        }
+        made._append("samples.jsonl", sample | dict.fromkeys(keys, numbers))
         made.log_probes(step - 1, [HOSTILE[0]], [HOSTILE[1]])
     side = {"reward": {"mean": 0.1, "half_interval_95": 0.05}, "distinct_1": 0.5, "distinct_2": 0.9}
     wins = {"rate": 0.8, "interval": [0.6, 0.9], "num_prompts": 20}
@@ -70,7 +76,9 @@ def test_page_is_one_file_without_scripts(run):
 
 def test_every_token_shows_its_numbers(run):
     page = report_page(run)
-    assert page.count('class="token plus"') + page.count('class="token minus"') == 3 * len(HOSTILE) + 2  # and the legend
+    assert (
+        page.count('class="token plus"') + page.count('class="token minus"') == 3 * len(HOSTILE) + 2
+    )  # and the legend
     for label in ("log-probability", "KL", "TD error", "advantage", "return", "value"):
         assert page.count(f"<i>{label}</i>") == 3 * len(HOSTILE)
 

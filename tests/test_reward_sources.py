@@ -65,7 +65,9 @@ def test_rules_that_cannot_be(name, options, message):
         rule(name, options)
 
 
-@pytest.mark.parametrize(("name", "options"), [("length_band", {"low": 9, "high": 2}), ("regex", {"pattern": "("}), ("regex", {})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("length_band", {"low": 9, "high": 2}), ("regex", {"pattern": "("}), ("regex", {})]
+)
 def test_options_that_cannot_be(name, options):
     with pytest.raises(InputError, match=name):
         rule(name, options or None)(["p"], ["r"])
@@ -176,7 +178,7 @@ def test_services_that_misbehave(service, monkeypatch, path, message):
 
 
 def test_a_service_that_is_not_there():
-    with pytest.raises(InputError, match="failed: .*refused"):
+    with pytest.raises(InputError, match=r"failed: .*refused"):
         HttpReward("http://127.0.0.1:9", seconds=1)(["p"], ["r"])
     with pytest.raises(InputError, match="names no host"):
         HttpReward("http:///nowhere")

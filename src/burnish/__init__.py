@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
     from burnish.base_setup import EMBEDDED_NAME, BaseSetup
-    from burnish.config import PPOConfig, TrainConfig, load_train_config
+    from burnish.config import PPOConfig, RewardModelConfig, SFTConfig, TrainConfig, load_train_config
     from burnish.errors import BurnishError, DivergedError, InputError
     from burnish.experience_buffer import ExperienceBuffer
     from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, SharedBase, ValueModel
     from burnish.ppo_trainer import ModelTrainer, PPOTrainer, RewardComputer, SequenceGenerator, ValueAdder
     from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
+    from burnish.reward_trainer import RewardTrainer
     from burnish.sa_pairs import SAPairs
+    from burnish.sft_trainer import SFTTrainer
     from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
     from burnish.training import PolicyLoss, ValueLoss
 
@@ -26,13 +28,15 @@ __version__ = "0.1.0"
 _NAMES_IN = {
     "advantage": ["GAEAdvantage", "ReturnCalculator", "TDError"],
     "base_setup": ["EMBEDDED_NAME", "BaseSetup"],
-    "config": ["PPOConfig", "TrainConfig", "load_train_config"],
+    "config": ["PPOConfig", "RewardModelConfig", "SFTConfig", "TrainConfig", "load_train_config"],
     "errors": ["BurnishError", "DivergedError", "InputError"],
     "experience_buffer": ["ExperienceBuffer"],
     "models": ["PolicyModel", "RewardModel", "SFTModel", "Sampler", "SharedBase", "ValueModel"],
     "ppo_trainer": ["ModelTrainer", "PPOTrainer", "RewardComputer", "SequenceGenerator", "ValueAdder"],
     "reward_kl": ["KLController", "KLDivergence", "RewardAdjuster"],
+    "reward_trainer": ["RewardTrainer"],
     "sa_pairs": ["SAPairs"],
+    "sft_trainer": ["SFTTrainer"],
     "token_attribution": ["SAPairBuilder", "TokenAttributionExtractor"],
     "training": ["PolicyLoss", "ValueLoss"],
 }

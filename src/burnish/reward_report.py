@@ -42,7 +42,7 @@ class RewardReport:
     calibration_error: float
     """Mean distance between how sure the model is, sigmoid(margin), and how often it is right; 0 is perfect."""
     length_correlation: float
-    """Of score with length in words, over all answers. Far from 0: the model likes (or dislikes) long answers as such."""
+    """Of score with length in words, over all answers. Far from 0: the model likes or dislikes length as such."""
     longer_wins: float
     """Accuracy of choosing the longer answer."""
     bag_of_words: float
@@ -57,10 +57,15 @@ class RewardReport:
         """One sentence for whoever must decide whether to train against it."""
         low, high = self.accuracy_interval
         best_name, best = max(
-            (("choosing the longer answer", max(self.longer_wins, 1 - self.longer_wins)), ("counting words", self.bag_of_words)),
+            (
+                ("choosing the longer answer", max(self.longer_wins, 1 - self.longer_wins)),
+                ("counting words", self.bag_of_words),
+            ),
             key=lambda pair: pair[1],
         )
-        said = f"It agrees with people on {self.accuracy:.0%} of {self.num_pairs} held-out pairs ({low:.0%} to {high:.0%})"
+        said = (
+            f"It agrees with people on {self.accuracy:.0%} of {self.num_pairs} held-out pairs ({low:.0%} to {high:.0%})"
+        )
         if low <= 0.5:
             return f"{said}: that may be chance. More pairs, or a larger model, before training against it."
         if self.accuracy <= best:
@@ -95,7 +100,10 @@ def reward_report(
 def _calibration_error(margins: Sequence[float]) -> float:
     """Pairs in bins of equal size by confidence; in each, confidence against accuracy."""
     sure = sorted((1 / (1 + math.exp(-min(abs(m), 50))), m > 0) for m in margins)
-    bins = [sure[len(sure) * k // CALIBRATION_BINS : len(sure) * (k + 1) // CALIBRATION_BINS] for k in range(CALIBRATION_BINS)]
+    bins = [
+        sure[len(sure) * k // CALIBRATION_BINS : len(sure) * (k + 1) // CALIBRATION_BINS]
+        for k in range(CALIBRATION_BINS)
+    ]
     return sum(abs(sum(p for p, _ in b) - sum(r for _, r in b)) for b in bins) / len(sure)
 
 
@@ -123,6 +131,6 @@ def _bag_of_words_accuracy(train: Sequence[Preference], held_out: Sequence[Prefe
         value.backward()
         return value
 
-    optimizer.step(loss)  # type: ignore[arg-type]
+    optimizer.step(loss)
     margins = differences(held_out) @ weight.detach()
     return float(((margins > 0).float() + 0.5 * (margins == 0).float()).mean())

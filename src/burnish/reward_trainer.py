@@ -128,7 +128,7 @@ class RewardTrainer:
             difference = own[0] - own[1]
             loss = loss - F.logsigmoid(difference)
             correct += float(difference > 0)
-            margin += float(difference)
+            margin += difference.item()
         return loss, {"accuracy": correct, "margin": margin}
 
 

@@ -129,9 +129,7 @@ def memory_table(rows: list[tuple[str, float, str]]) -> Table:
     return table
 
 
-def before_after_table(
-    before: Evaluation, after: Evaluation, names: tuple[str, str] = ("before", "after")
-) -> Table:
+def before_after_table(before: Evaluation, after: Evaluation, names: tuple[str, str] = ("before", "after")) -> Table:
     """Means with their 95 % intervals, on held-out prompts."""
     table = Table("held-out", *names, title=f"{len(before.prompts)} held-out prompts, mean and 95 % interval")
     then, now = before.table(), after.table()

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.tokenizer_setup import PromptEncoder
-from burnish.config import PPOConfig
+from burnish.config import ModelConfig
 from burnish.errors import InputError
 from burnish.models.shared_base import SharedBase, context_length
 
@@ -29,7 +29,7 @@ WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBE
 class BaseSetup:
     """Loads the base once and prepares what every role stands on."""
 
-    def __init__(self, config: PPOConfig, model: Any = None, tokenizer: Any = None) -> None:
+    def __init__(self, config: ModelConfig, model: Any = None, tokenizer: Any = None) -> None:
         """`model` and `tokenizer` may be given ready-made instead of being loaded by name."""
         torch.manual_seed(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
@@ -50,7 +50,7 @@ class BaseSetup:
         self.base.add_adapter(name, copy.deepcopy(self._lora))
 
 
-def load_model(config: PPOConfig) -> tuple[Any, Any]:
+def load_model(config: ModelConfig) -> tuple[Any, Any]:
     """Model and tokenizer by name, on their device. Weights come as safetensors; code from a hub is never run."""
     device = choose_device(config.device)
     tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
@@ -59,14 +59,14 @@ def load_model(config: PPOConfig) -> tuple[Any, Any]:
     return model.to(device), tokenizer
 
 
-def check_prompts(config: PPOConfig, prompts: Sequence[str]) -> None:
+def check_prompts(config: ModelConfig, prompts: Sequence[str]) -> None:
     """Refuses prompts that the model could not read, before its weights are loaded."""
     tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
     model_config = _from_pretrained(AutoConfig, config.model_name)
     _encoder(config, tokenizer, model_config).encode(prompts)
 
 
-def _encoder(config: PPOConfig, tokenizer: Any, model_config: Any) -> PromptEncoder:
+def _encoder(config: ModelConfig, tokenizer: Any, model_config: Any) -> PromptEncoder:
     context = context_length(model_config)
     return PromptEncoder(tokenizer, context, config.max_new_tokens, config.chat_template, config.system_prompt)
 

@@ -7,11 +7,11 @@ from typing import Any
 from peft import LoraConfig
 from torch import nn
 
-from burnish.config import PPOConfig
+from burnish.config import ModelConfig
 from burnish.errors import InputError, nearest
 
 
-def lora_config(config: PPOConfig, decoder: Any) -> LoraConfig:
+def lora_config(config: ModelConfig, decoder: Any) -> LoraConfig:
     """peft's description of one adapter. Layers are always listed, and modules too: peft wants both or neither."""
     return LoraConfig(
         task_type="CAUSAL_LM",

@@ -13,7 +13,15 @@ from burnish.data.rows import FILES
 from burnish.errors import ConfigError, InputError
 
 MAX_CONFIG_BYTES = 1_000_000
-DATA_KEYS = ("prompts", "eval_prompts", "demonstrations", "eval_demonstrations", "preferences", "eval_preferences", "scores")
+DATA_KEYS = (
+    "prompts",
+    "eval_prompts",
+    "demonstrations",
+    "eval_demonstrations",
+    "preferences",
+    "eval_preferences",
+    "scores",
+)
 FOLDER_KEYS = ("model_name", "sft", "reward", "eval_reward")
 PART_KEYS = ("path", "function")
 Config = TypeVar("Config", bound=ModelConfig)

@@ -1,10 +1,10 @@
 """The file that `burnish pipeline` reads: what the stages share, and a section for each.
 
-    model:        keys that all stages have (model_name, lora_layers, chat_template, max_new_tokens, seed ...)
-    sft:          demonstrations and the SFT stage's own keys; leave the section out to start from the base model
-    reward_model: preferences or scores; leave it out to train against ppo's own `reward`
-    ppo:          prompts and PPO's own keys
-    run_dir, run_name
+model:        keys that all stages have (model_name, lora_layers, chat_template, max_new_tokens, seed ...)
+sft:          demonstrations and the SFT stage's own keys; leave the section out to start from the base model
+reward_model: preferences or scores; leave it out to train against ppo's own `reward`
+ppo:          prompts and PPO's own keys
+run_dir, run_name
 """
 
 from __future__ import annotations

@@ -99,4 +99,6 @@ def parts_of(reward: str | list[RewardPart]) -> list[RewardPart]:
 
 def unique_names(names: list[str]) -> list[str]:
     """A second part of the same name gets a number: `model`, `model_2`."""
-    return [name if names[:i].count(name) == 0 else f"{name}_{names[:i].count(name) + 1}" for i, name in enumerate(names)]
+    return [
+        name if names[:i].count(name) == 0 else f"{name}_{names[:i].count(name) + 1}" for i, name in enumerate(names)
+    ]

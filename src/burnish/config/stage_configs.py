@@ -64,7 +64,6 @@ class TrainConfig(PPOConfig, RunFiles):
     """Also send every step's metrics to this tracker. Each is installed apart: pip install tensorboard (or wandb,
     trackio)."""
 
-
     @property
     def eval_reward_parts(self) -> list[RewardPart]:
         return [] if self.eval_reward is None else parts_of(self.eval_reward)

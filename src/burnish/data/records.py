@@ -228,7 +228,9 @@ def _messages(value: Any, name: str) -> Messages:
         if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
             raise InputError(f"message {number} of {name!r} is not of the form {{role: ..., content: ...}}")
         if message["role"] not in ROLES:
-            raise InputError(f"message {number} of {name!r} has the role {message['role']!r:.40}, not {', '.join(ROLES)}")
+            raise InputError(
+                f"message {number} of {name!r} has the role {message['role']!r:.40}, not {', '.join(ROLES)}"
+            )
         messages.append({"role": message["role"], "content": _text(message["content"], f"{name}: message {number}")})
     return messages
 

@@ -42,7 +42,11 @@ def read_rows(source: str | Path, text_column: str = "prompt") -> Iterator[Row]:
         yield from (Row(f"{path}:{n}", {text_column: line}) for n, line in enumerate(_lines(path), 1) if line.strip())
     elif path.suffix == ".parquet":
         yield from _dataset(str(path), _parquet(path))
-    elif path.suffix and not path.is_dir() and (path.is_file() or re.fullmatch(r"\.(json|tsv|xlsx?|gz|zip)", path.suffix)):
+    elif (
+        path.suffix
+        and not path.is_dir()
+        and (path.is_file() or re.fullmatch(r"\.(json|tsv|xlsx?|gz|zip)", path.suffix))
+    ):
         raise InputError(f"{path}: data comes as {', '.join(FILES)} or as a dataset's name, not as {path.suffix}")
     else:
         yield from _dataset(str(source), _named_dataset(str(source)))
@@ -147,7 +151,9 @@ def _datasets_library() -> Any:
     try:
         import datasets
     except ImportError:
-        raise InputError("Parquet files and named datasets need `datasets`; get it with: pip install datasets") from None
+        raise InputError(
+            "Parquet files and named datasets need `datasets`; get it with: pip install datasets"
+        ) from None
     return datasets
 
 

@@ -213,7 +213,7 @@ class SharedBase:
         return 2 * self.key_bytes * (self.num_layers - self.trunk_depth) // self.num_layers
 
     def pass_size(self, prompt_tokens: int, answer_tokens: int) -> float:
-        """A sequence in a training pass, in tokens: those computed, and those of the prefix by what reading one costs."""
+        """A sequence in a training pass, in tokens: those computed, and those of the prefix by what one costs."""
         prompt_end = prompt_tokens - self.suffix_start(prompt_tokens)
         prefix_cost = self.prefix_activation_bytes / self.activation_bytes
         return prompt_end + answer_tokens + (prompt_tokens - prompt_end) * prefix_cost

@@ -14,6 +14,7 @@ from burnish.models import PolicyModel, Sampler, SFTModel
 from burnish.sa_pairs import SAPairs
 from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
 
+
 class SequenceGenerator:
     """Generates with the policy and attributes every token: state, action, log-probability, reference's too."""
 

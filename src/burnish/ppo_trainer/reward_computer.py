@@ -187,7 +187,7 @@ def _total(score: Any) -> float:
 
 
 def _weighted_sum(weights: Sequence[float], scores: Sequence[Any]) -> Any:
-    """One number; or, if a part scores token by token, one per token, to the last of which the other parts are added."""
+    """One number; or, if a part scores token by token, one per token, and the other parts on the last."""
     per_token = [(w, s) for w, s in zip(weights, scores, strict=True) if isinstance(s, list)]
     whole = sum(w * s for w, s in zip(weights, scores, strict=True) if not isinstance(s, list))
     if not per_token:

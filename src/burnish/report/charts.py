@@ -69,7 +69,9 @@ class Chart:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
     def path(self, line: Line) -> str:
-        return " ".join(f"{'M' if i == 0 else 'L'}{self.x(x):.1f},{self.y(y):.1f}" for i, (x, y) in enumerate(line.points))
+        return " ".join(
+            f"{'M' if i == 0 else 'L'}{self.x(x):.1f},{self.y(y):.1f}" for i, (x, y) in enumerate(line.points)
+        )
 
     @property
     def band_box(self) -> tuple[float, float] | None:

@@ -14,8 +14,8 @@ from burnish.errors import InputError
 from burnish.metrics import METRICS
 from burnish.report.charts import Chart, Line, series, short
 from burnish.runs import Run
-from burnish.safe_text import visible
 from burnish.sa_pairs import COLUMNS
+from burnish.safe_text import visible
 
 SHOWN_RESPONSES = 6
 SHOWN_ANSWERS = 6
@@ -163,10 +163,13 @@ def _measures(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     for key, label in MEASURES.items():
         if key in verdict["start"]:
-            cells = (verdict[side][key] for side in ("start", "tuned"))
-            rows.append((label, *(f"{short(c['mean'])} ± {short(c['half_interval_95'])}" for c in cells)))
-    distinct = (f"{verdict[side]['distinct_2']:.2f}" for side in ("start", "tuned"))
-    return [*rows, ("distinct word pairs", *distinct)]
+            start, tuned = (
+                f"{short(verdict[side][key]['mean'])} ± {short(verdict[side][key]['half_interval_95'])}"
+                for side in ("start", "tuned")
+            )
+            rows.append((label, start, tuned))
+    start, tuned = (f"{verdict[side]['distinct_2']:.2f}" for side in ("start", "tuned"))
+    return [*rows, ("distinct word pairs", start, tuned)]
 
 
 def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:

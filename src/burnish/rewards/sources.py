@@ -63,9 +63,12 @@ class HttpReward:
     def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
         body = json.dumps({"prompts": prompts, "responses": responses}).encode()
         try:
-            answer = json.loads(self._post(body))
+            content = self._post(body)
         except (OSError, http.client.HTTPException) as error:
-            raise RewardFailedError(f"the reward service {self.url} failed: {str(error) or type(error).__name__}") from None
+            reason = str(error) or type(error).__name__
+            raise RewardFailedError(f"the reward service {self.url} failed: {reason}") from None
+        try:
+            answer = json.loads(content)
         except (ValueError, RecursionError):
             raise RewardFailedError(f"the reward service {self.url} did not answer in JSON") from None
         rewards = answer.get("rewards") if isinstance(answer, dict) else None
@@ -84,7 +87,8 @@ class HttpReward:
             if answer.status != 200:
                 moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
                 raise RewardFailedError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
-            parts, size = [], 0
+            parts: list[bytes] = []
+            size = 0
             while True:
                 self._wait_until(connection, deadline)
                 part = answer.read1(65536)
@@ -135,7 +139,7 @@ class HumanReward:
         missing = [key for key in dict.fromkeys(keys) if key not in self.scores]
         if missing and self.ask is None:
             raise InputError(
-                f"{len(missing)} responses have no human score in {self.path}, the first begins {missing[0][1][:60]!r}; "
+                f"{len(missing)} responses have no score in {self.path}, the first begins {missing[0][1][:60]!r}; "
                 "run in a terminal to be asked for them, or add them to the file"
             )
         for prompt, response in missing:

@@ -91,8 +91,7 @@ def conclude(
             best = (best_of, _best_of(trainer, start, best_of))
     verdict = judge(start, tuned, best, human)
     answers = [
-        {"prompt": p, "start": s, "tuned": t}
-        for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
+        {"prompt": p, "start": s, "tuned": t} for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
     ]
     sides = {"start": start.as_dict(), "tuned": tuned.as_dict(), "answers": answers}
     run.write("verdict.json", verdict.as_dict() | sides)

@@ -30,16 +30,16 @@ def run_pipeline(config: PipelineConfig, console: Console, best_of: int = BEST_O
 
     if config.sft is not None and demonstrations is not None and not _done(console, config.folder / "sft", config.sft):
         console.rule("1 of 3: supervised fine-tuning")
-        data, bad = demonstrations
-        sft.run_sft(config.sft, _without(data, held_out), config.folder, "sft", console, bad)
+        data, bad = _without(demonstrations[0], held_out), demonstrations[1]
+        sft.run_sft(config.sft, data, config.folder, "sft", console, bad)
     if (
         config.reward_model is not None
         and judgements is not None
         and not _done(console, config.folder / "reward", config.reward_model)
     ):
         console.rule("2 of 3: reward model")
-        data, bad = judgements
-        reward.run_reward(config.reward_model, _without(data, held_out), config.folder, "reward", console, bad)
+        data, bad = _without(judgements[0], held_out), judgements[1]
+        reward.run_reward(config.reward_model, data, config.folder, "reward", console, bad)
     if not _done(console, config.folder / "ppo", config.ppo):
         console.rule("3 of 3: PPO")
         run_ppo(config.ppo, prompts, config.folder, "ppo", console, bad_prompts, best_of)
@@ -65,7 +65,7 @@ def _done(console: Console, folder: Path, config: ModelConfig) -> bool:
     differs = differences(run.settings, config.model_dump(mode="json"))
     if differs:
         raise InputError(
-            f"{folder} was made with other settings ({'; '.join(differs[:3])}); move it away, or choose another run_name"
+            f"{folder} was made with other settings ({'; '.join(differs[:3])}); move it away, or choose another name"
         )
     if not run.is_complete:
         raise InputError(f"{folder} is unfinished; move it away to do this stage again")
