@@ -24,16 +24,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # what the short variants use
 
-from tiny import PROMPTS, tiny_trainer  # noqa: E402
-from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, state_hash  # noqa: E402
-from workload import machine, write_results  # noqa: E402
+from tiny import PROMPTS, tiny_trainer
+from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, state_hash
+from workload import machine, write_results
 
 KILLS_PER_RUN = 5
 EMBEDDED = [
     "train", "config.yaml", "model_name=embedded/SmolLM2-135M-Instruct", "chat_template=true", "reward=tldr",
-    "prompts=bundled:tldr", "steps=4", "batch_size=4", "mini_batch_size=2", "max_new_tokens=12", "lora_layers=4", "save_every=1",
+    "prompts=bundled:tldr", "steps=4", "batch_size=4", "mini_batch_size=2", "max_new_tokens=12", "lora_layers=4",
+    "save_every=1",
 ]  # fmt: skip
 
 
@@ -119,7 +120,20 @@ def soak(steps: int) -> dict[str, Any]:
 def random_files(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     """Data files of random damage: refused with exit code 2 and a sentence, or usable; never a traceback."""
     draw, tracebacks, other = random.Random(3), 0, 0
-    pieces = [b'{"prompt": "a:"}', b'{"prompt": ', b"null", b'"text"', b"\xff\xfe", b"\xef\xbb\xbf", b"\r\n", b"\n", b"[]", b"{}", b"\x00", b'{"prompt": []}']
+    pieces = [
+        b'{"prompt": "a:"}',
+        b'{"prompt": ',
+        b"null",
+        b'"text"',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\r\n",
+        b"\n",
+        b"[]",
+        b"{}",
+        b"\x00",
+        b'{"prompt": []}',
+    ]
     for _ in range(count):
         content = b"".join(draw.choice(pieces) for _ in range(draw.randrange(0, 12)))
         (folder / "random.jsonl").write_bytes(content)

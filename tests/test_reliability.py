@@ -77,7 +77,9 @@ def test_r3_resumed_after_every_step(zygote, folder, whole):
     for step in range(1, 6):
         name = f"stopped-{step}"
         # a line of metrics, one of samples per step, and two probes at the start: the kill falls into the step after
-        outcome = zygote.run(folder, "train", "config.yaml", f"run_name={name}", "save_every=1", kill_at=3 + 2 * step + 2)
+        outcome = zygote.run(
+            folder, "train", "config.yaml", f"run_name={name}", "save_every=1", kill_at=3 + 2 * step + 2
+        )
         assert outcome.code == -9, outcome.text
         assert zygote.run(folder, "resume", f"runs/{name}").code == 0
         assert state_hash(folder / "runs" / name) == state_hash(whole)
@@ -182,8 +184,7 @@ def test_r6_logs_survive_kills(zygote, folder, whole):
     assert log_of(folder / "runs" / "logged") == log_of(whole)
     probes = [json.loads(line) for line in (folder / "runs" / "logged" / "probes.jsonl").read_text().splitlines()]
     assert sorted((p["step"], p["prompt"]) for p in probes) == sorted(
-        (p["step"], p["prompt"])
-        for p in map(json.loads, (whole / "probes.jsonl").read_text().splitlines())
+        (p["step"], p["prompt"]) for p in map(json.loads, (whole / "probes.jsonl").read_text().splitlines())
     )
 
 
@@ -334,13 +335,17 @@ def test_r11_a_response_that_cannot_be_scored_is_left_out(body, message):
     with pytest.warns(UserWarning, match=rf"response 3 is left out.*{re.escape(message)}"):
         results = trainer.ppo_step(PROMPTS)
     assert len(seen) == 2 + len(PROMPTS)  # asked, asked again, one by one
-    assert len(results["rewards"]) == results["sa_pairs"].mask.shape[0] == len(PROMPTS) - results["generated_texts"].count("")
+    assert (
+        len(results["rewards"])
+        == results["sa_pairs"].mask.shape[0]
+        == len(PROMPTS) - results["generated_texts"].count("")
+    )
     assert judge.bad not in results["generated_texts"]
 
 
 def eval_body(body, r, bad):
     namespace = {}
-    exec("def f(r, bad):\n    " + body, namespace)  # noqa: S102
+    exec("def f(r, bad):\n    " + body, namespace)
     return namespace["f"](r, bad)
 
 
@@ -362,7 +367,10 @@ def test_r11_a_hanging_function_is_cut_at_the_time_limit(tmp_path):
 
 
 def test_r11_a_reward_that_mostly_fails_ends_the_run():
-    with pytest.raises(InputError, match="more than half of the responses could not be scored"), pytest.warns(UserWarning):
+    with (
+        pytest.raises(InputError, match="more than half of the responses could not be scored"),
+        pytest.warns(UserWarning),
+    ):
         tiny_trainer(lambda p, r: [float("nan")] * len(r)).ppo_step(PROMPTS)
 
 
@@ -391,7 +399,9 @@ def test_r12_a_gradient_that_is_no_number_stops_too():
 
 
 def test_r12_the_batch_is_kept_and_the_last_good_checkpoint_named(zygote, folder):
-    outcome = zygote.run(folder, "train", "config.yaml", "run_name=wild", "learning_rate=1e30", "max_kl=null", "save_every=1")
+    outcome = zygote.run(
+        folder, "train", "config.yaml", "run_name=wild", "learning_rate=1e30", "max_kl=null", "save_every=1"
+    )
     assert outcome.code == 5, outcome.text
     assert "last good checkpoint" in outcome.text or "no checkpoint yet" in outcome.text
     assert "Traceback" not in outcome.text
@@ -443,8 +453,12 @@ def test_memory_that_runs_out_costs_time_not_the_result(monkeypatch):
 
 
 def test_r14_prompts_at_the_edges(zygote, folder):
-    (folder / "edges.txt").write_text("\n".join(["number 1:", "x" * 240 + ":", "number 2:", ":", "a:", "b:", "c:", "d:"]))
-    outcome = zygote.run(folder, "train", "config.yaml", "run_name=edges", "prompts=edges.txt", "max_new_tokens=1", "num_eval_prompts=2")
+    (folder / "edges.txt").write_text(
+        "\n".join(["number 1:", "x" * 240 + ":", "number 2:", ":", "a:", "b:", "c:", "d:"])
+    )
+    outcome = zygote.run(
+        folder, "train", "config.yaml", "run_name=edges", "prompts=edges.txt", "max_new_tokens=1", "num_eval_prompts=2"
+    )
     assert outcome.code == 0, outcome.text
     rows = log_of(folder / "runs" / "edges")[0]
     assert all(row[key] == row[key] for row in rows for key in row if isinstance(row[key], float))
@@ -482,7 +496,9 @@ def test_r16_every_key_misspelt_by_one_edit_is_refused(tmp_path):
         if wrong in TrainConfig.model_fields or not wrong:
             continue
         (tmp_path / "c.yaml").write_text(yaml.safe_dump({"prompts": "a.txt", wrong: 1, "steps": 0}))
-        with pytest.raises(InputError, match=f"(?s)2 errors.*unknown key {wrong!r}.*steps|2 errors.*steps.*unknown key {wrong!r}") as e:
+        with pytest.raises(
+            InputError, match=f"(?s)2 errors.*unknown key {wrong!r}.*steps|2 errors.*steps.*unknown key {wrong!r}"
+        ) as e:
             load_train_config(tmp_path / "c.yaml")
         assert len(key) < 4 or "did you mean" in str(e.value) or "it is called" in str(e.value)
 
@@ -545,7 +561,13 @@ SOURCES = sorted((Path(burnish.__file__).parent).rglob("*.py"))
 def test_no_pickle_no_torch_load_no_shell():
     for file in SOURCES:
         text = file.read_text()
-        for pattern in (r"\bpickle\b", r"torch\.load\(", r"shell\s*=\s*True", r"os\.system", r"yaml\.load\((?!text, Loader=_Strict)"):
+        for pattern in (
+            r"\bpickle\b",
+            r"torch\.load\(",
+            r"shell\s*=\s*True",
+            r"os\.system",
+            r"yaml\.load\((?!text, Loader=_Strict)",
+        ):
             assert not re.search(pattern, text), f"{file.name}: {pattern}"
         assert "trust_remote_code=True" not in text
 

@@ -31,7 +31,9 @@ adaptive_kl_target: 1.0
 save_every: 2
 samples_per_step: 1
 """
-JUDGE = "def vowels(prompts, responses):\n    return [sum(c in 'aeiou' for c in r) / max(len(r), 1) for r in responses]\n"
+JUDGE = (
+    "def vowels(prompts, responses):\n    return [sum(c in 'aeiou' for c in r) / max(len(r), 1) for r in responses]\n"
+)
 
 
 def make_workplace(folder: Path, config: str = CONFIG) -> Path:
@@ -63,7 +65,12 @@ class Zygote:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         scratch.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "COLUMNS": "100",
+        }
         command = [sys.executable, str(Path(__file__).with_name("zygote.py"))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -75,7 +82,12 @@ class Zygote:
         """Begins a command; gives its process id."""
         self._count += 1
         files = tuple(self.scratch / f"{self._count}.{kind}" for kind in ("out", "err"))
-        order = {"folder": str(folder), "arguments": list(map(str, arguments)), "stdout": str(files[0]), "stderr": str(files[1])}
+        order = {
+            "folder": str(folder),
+            "arguments": list(map(str, arguments)),
+            "stdout": str(files[0]),
+            "stderr": str(files[1]),
+        }
         pid = self._ask(order | {"kill_at": kill_at, "inside_saves": inside_saves})["pid"]
         self._files[pid] = files  # type: ignore[assignment]
         return pid

@@ -120,9 +120,13 @@ class Checkpoints:
                 return step, self.load(step)
             aside = _free_name(self.folder / f"damaged-{step:06d}")
             folder.rename(aside)
-            on_damaged(f"checkpoint of step {step} is damaged ({problem}); it is now {aside}, and the one before it is used")
+            on_damaged(
+                f"checkpoint of step {step} is damaged ({problem}); it is now {aside}, and the one before it is used"
+            )
         if found_any:
-            raise NoCheckpointError(f"no checkpoint in {self.folder} verifies; damaged ones were renamed, nothing was removed")
+            raise NoCheckpointError(
+                f"no checkpoint in {self.folder} verifies; damaged ones were renamed, nothing was removed"
+            )
         return None
 
     def all(self) -> list[Checkpoint]:

@@ -117,7 +117,9 @@ def train(config: Config, overrides: Overrides = None) -> None:
 def resume(
     run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")],
     overrides: Overrides = None,
-    from_step: Annotated[int | None, typer.Option("--from", min=0, help="a checkpoint's step; default: the last")] = None,
+    from_step: Annotated[
+        int | None, typer.Option("--from", min=0, help="a checkpoint's step; default: the last")
+    ] = None,
 ) -> None:
     """Goes on with a stopped or killed run, as if nothing had happened."""
     with _starting():

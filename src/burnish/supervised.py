@@ -59,7 +59,9 @@ class SupervisedTrainer(Generic[Record]):
     def num_updates(self, num_records: int) -> int:
         return self.config.epochs * math.ceil(num_records / self.config.batch_size)
 
-    def train(self, records: Sequence[Record], on_update: Callable[[Statistics], None] | None = None) -> list[Statistics]:
+    def train(
+        self, records: Sequence[Record], on_update: Callable[[Statistics], None] | None = None
+    ) -> list[Statistics]:
         """All epochs, or what is left of them after `restore`; gives the statistics of every update made."""
         history: list[Statistics] = []
         total = self.num_updates(len(records))
@@ -104,7 +106,9 @@ class SupervisedTrainer(Generic[Record]):
         means = self._means(outcomes, batch) | {"grad_norm": norm}
         for name, value in means.items():
             if not math.isfinite(value):
-                raise DivergedError(f"{name} became {value} before an update; no weight was changed. Lower learning_rate")
+                raise DivergedError(
+                    f"{name} became {value} before an update; no weight was changed. Lower learning_rate"
+                )
         self.optimizer.step()
         self.role.num_updates += 1
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}

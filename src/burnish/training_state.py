@@ -31,7 +31,9 @@ def restore_parameters(parameters: Sequence[nn.Parameter], state: State) -> None
     for i, parameter in enumerate(parameters):
         saved = _tensor(state, f"{i}")
         if saved.shape != parameter.shape:
-            raise NoCheckpointError(f"weight {i} of the checkpoint has shape {tuple(saved.shape)}, not {tuple(parameter.shape)}")
+            raise NoCheckpointError(
+                f"weight {i} of the checkpoint has shape {tuple(saved.shape)}, not {tuple(parameter.shape)}"
+            )
         parameter.copy_(saved)
 
 
@@ -58,7 +60,7 @@ def restore_optimizer(optimizer: Optimizer, state: State) -> None:
 def random_state(generators: Mapping[str, torch.Generator]) -> State:
     """Python's, numpy's and torch's own random numbers (a reward may use them), and the generators given."""
     version, internal, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002
+    kind, keys, position, has_gauss, cached = np.random.get_state()
     tensors = {name: generator.get_state() for name, generator in generators.items()}
     tensors["torch"] = torch.get_rng_state()
     if torch.cuda.is_available():
@@ -76,7 +78,7 @@ def restore_random(generators: Mapping[str, torch.Generator], state: State) -> N
     version, internal, gauss = state.values["python"]
     random.setstate((version, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = state.values["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(_tensor(state, "torch"))
     if torch.cuda.is_available():
         torch.cuda.set_rng_state_all([_tensor(state, f"cuda{i}") for i in range(torch.cuda.device_count())])
@@ -130,7 +132,9 @@ def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
             f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it was "
             "started with, or start a new run"
         )
-    return [f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads", "device") if saved.get(n) != now[n]]
+    return [
+        f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads", "device") if saved.get(n) != now[n]
+    ]
 
 
 def _tensor(state: State, name: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import copy
 import os
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import huggingface_hub.constants
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -31,7 +33,7 @@ class BaseSetup:
 
     def __init__(self, config: ModelConfig, model: Any = None, tokenizer: Any = None) -> None:
         """`model` and `tokenizer` may be given ready-made instead of being loaded by name."""
-        torch.manual_seed(config.seed)  # adapter initialisation follows the seed
+        seed_everything(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
             raise InputError("give both a model and its tokenizer, or neither")
         if model is None:
@@ -48,6 +50,13 @@ class BaseSetup:
     def add_adapter(self, name: str) -> None:
         """A fresh adapter of the configured shape."""
         self.base.add_adapter(name, copy.deepcopy(self._lora))
+
+
+def seed_everything(seed: int) -> None:
+    """Adapters begin with random numbers, and a reward may use some: the same seed, the same run."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    torch.manual_seed(seed)
 
 
 def load_model(config: ModelConfig) -> tuple[Any, Any]:

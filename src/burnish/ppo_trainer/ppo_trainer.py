@@ -99,8 +99,11 @@ class PPOTrainer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
         weighted = []
         for part, name in zip(parts, unique_names([p.name for p in parts]), strict=True):
-            is_model = isinstance(part, ModelPart)
-            reward = self._reward_model(part.path) if is_model else function_of(part, self.config.reward_timeout)
+            reward: RewardFunction | RewardModel
+            if isinstance(part, ModelPart):
+                reward = self._reward_model(part.path)
+            else:
+                reward = function_of(part, self.config.reward_timeout)
             weighted.append(WeightedReward(name, reward, part.weight))
         return RewardComputer(weighted, self.base.tokenizer, self.clock)
 
@@ -185,7 +188,14 @@ class PPOTrainer:
         self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
         self.constant_reward_guard.check(rewards)
         self.step += 1
-        return {"step": self.step, "prompts": list(prompts), "generated_texts": texts, "rewards": rewards, "sa_pairs": sa_pairs, **metrics}
+        return {
+            "step": self.step,
+            "prompts": list(prompts),
+            "generated_texts": texts,
+            "rewards": rewards,
+            "sa_pairs": sa_pairs,
+            **metrics,
+        }
 
     # ------------------------------------------------------------------------------------------------ the run
 
@@ -219,7 +229,11 @@ class PPOTrainer:
 
     def state(self) -> State:
         """All that later steps depend on. `restore` brings it back, and the next step is the same to the bit."""
-        counters = {"step": self.step, "policy_updates": self.policy.num_updates, "value_updates": self.value_model.num_updates}
+        counters = {
+            "step": self.step,
+            "policy_updates": self.policy.num_updates,
+            "value_updates": self.value_model.num_updates,
+        }
         guards = [self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant]
         values = {"counters": counters, "kl_coef": self.kl_coef, "invocation": self.base.invocation, "guards": guards}
         state = State(values=values)

@@ -75,10 +75,10 @@ class RewardComputer:
         by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
         scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
         if 2 * len(scored) < len(prompts):
-            raise InputError(f"more than half of the responses could not be scored; the last reason: {self.last_failure}")
-        self.part_means = {
-            name: fmean(_total(scores[n]) for n in scored) for name, scores in by_part.items() if scored
-        }
+            raise InputError(
+                f"more than half of the responses could not be scored; the last reason: {self.last_failure}"
+            )
+        self.part_means = {name: fmean(_total(scores[n]) for n in scored) for name, scores in by_part.items() if scored}
         weights = [p.weight for p in self.parts]
         columns = list(by_part.values())
         return [
@@ -120,7 +120,9 @@ class RewardComputer:
     def _checked(self, part: WeightedReward, rewards: Any, count: int) -> list[Any]:
         rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards  # a tensor or an array
         if isinstance(rewards, str) or not isinstance(rewards, Sequence):
-            raise RewardFailedError(f"reward {part.name} returned {rewards!r:.60}; it must return a list, one per response")
+            raise RewardFailedError(
+                f"reward {part.name} returned {rewards!r:.60}; it must return a list, one per response"
+            )
         if len(rewards) != count:
             raise RewardFailedError(
                 f"reward {part.name} returned {len(rewards)} values for {count} responses; it needs one each"
@@ -143,7 +145,9 @@ class RewardComputer:
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{frame.filename}:{frame.lineno}"
-            raise RewardFailedError(f"reward {part.name} failed with {type(error).__name__}: {error} ({where})") from error
+            raise RewardFailedError(
+                f"reward {part.name} failed with {type(error).__name__}: {error} ({where})"
+            ) from error
 
     def _tokens(self, texts: list[str], sa_pairs: SAPairs | None) -> list[list[str]]:
         """The tokens of each response as text: those generated, or, for text from elsewhere, the tokenizer's."""

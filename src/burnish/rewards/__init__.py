@@ -13,8 +13,8 @@ from typing import Any
 
 from burnish.config.reward_parts import HttpPart, HumanPart, ModelPart, PythonPart, RewardPart, RulePart
 from burnish.errors import InputError
-from burnish.rewards.rules import RULES, rule
 from burnish.rewards.isolated import IsolatedFunction
+from burnish.rewards.rules import RULES, rule
 from burnish.rewards.sources import HttpReward, HumanReward
 from burnish.rewards.words import rouge_l
 

@@ -86,7 +86,9 @@ class HttpReward:
             answer = connection.getresponse()
             if answer.status != 200:
                 moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
-                raise RewardFailedError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
+                raise RewardFailedError(
+                    f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}"
+                )
             parts: list[bytes] = []
             size = 0
             while True:

@@ -167,7 +167,9 @@ def _after_divergence(trainer: PPOTrainer, run: Run, saving: Saving) -> str:
 def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
     """A reward that fails on any two answers fails now, not after the model is loaded and a batch generated."""
     if not isinstance(reward, HumanReward):  # nobody is asked about made-up answers
-        RewardComputer(reward, strict=True).compute_rewards(prompts[:2], ["A first answer.", "And a second one."][: len(prompts)])
+        RewardComputer(reward, strict=True).compute_rewards(
+            prompts[:2], ["A first answer.", "And a second one."][: len(prompts)]
+        )
 
 
 def _announce(

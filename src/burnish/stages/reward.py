@@ -75,7 +75,8 @@ def run_reward(
             console.print(terminal.data_table(table))
         updates = trainer.trainer.num_updates(len(data.train))
         console.print(
-            f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}", highlight=False
+            f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}",
+            highlight=False,
         )
         identity = identity_of(trainer.base, ("reward",), texts_of([*data.train, *data.held_out]))
         done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
