@@ -87,7 +87,8 @@ class Checkpoints:
             save_file(tensors, scratch / TENSORS)
             (scratch / VALUES).write_text(json.dumps(state.values), encoding="utf-8")
             files = {name: _fingerprint(scratch / name) for name in (TENSORS, VALUES)}
-            (scratch / MANIFEST).write_text(json.dumps({"format": FORMAT, "step": step, "files": files}))
+            manifest = {"format": FORMAT, "step": step, "files": files}
+            (scratch / MANIFEST).write_text(json.dumps(manifest | {"sha256": _digest(manifest)}))
             for name in (TENSORS, VALUES, MANIFEST):
                 _to_disk(scratch / name)
             _to_disk(scratch)
@@ -224,6 +225,8 @@ def _problem(folder: Path) -> str | None:
     """Why a checkpoint cannot be trusted; None if every byte is as it was written."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.pop("sha256") != _digest(manifest):
+            return f"{MANIFEST} is damaged"
         files, version, step = manifest["files"], manifest["format"], manifest["step"]
         known = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
     except FileNotFoundError:
@@ -243,6 +246,10 @@ def _problem(folder: Path) -> str | None:
         except OSError as error:
             return f"{name}: {error.strerror}"
     return None
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _fingerprint(file: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Saving:
             self._saver.resume(state)
         else:
             step = 0
-        self.run.forget_after(step)
+        self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
         self.checkpoints.forget_after(step)
         self.checkpoints.check_space(with_identity().nbytes)
         return step
