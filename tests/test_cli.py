@@ -56,6 +56,9 @@ def test_train_then_generate(workplace):
         "adapters",
         "result.json",
         "verdict.json",
+        "start.json",
+        "checkpoints",
+        ".lock",
     }
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
@@ -177,7 +180,7 @@ def test_interrupting_keeps_what_was_learned(workplace):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "interrupted" in errors
+    assert "Go on with: burnish resume runs/stopped" in errors
     assert "Traceback" not in errors
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
     run("generate", "runs/stopped", "number 3:", cwd=workplace)

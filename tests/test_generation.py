@@ -202,6 +202,7 @@ def test_what_all_prompts_begin_with_is_read_once():
     prompts = [system + p for p in PROMPTS] + [system]
     together, alone = tiny_trainer(), tiny_trainer(prompt_cache_mb=0)
     ids = encoded(together, prompts)
+    together.base.agree_on_beginning(ids)
     rollout = together.policy.generate(ids, 6, GREEDY)
     singles = [alone.policy.generate([i], 6, GREEDY) for i in ids]
     for row, single in enumerate(singles):

@@ -90,7 +90,7 @@ def test_every_stage_leaves_its_folder(pipeline):
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {
         "config.yaml", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json", "verdict.json",
-        "report.html",
+        "report.html", "start.json", "checkpoints", ".lock",
     }  # fmt: skip
 
 

@@ -173,19 +173,20 @@ def test_all_prompts_are_checked_before_the_first_step():
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ([1.0], "returned 1 values for 8 responses"),
+        ([1.0, 1.0], "returned 2 values for 8 responses"),
         (None, "returned None; it must return a list"),
         ("12345678", "must return a list"),
         (dict.fromkeys(range(8), 1.0), "must return a list"),
-        ([1.0] * 7 + [float("nan")], "response 7 is nan; a reward must be finite"),
-        ([1.0] * 7 + [float("inf")], "response 7 is inf; a reward must be finite"),
-        ([1.0] * 7 + [None], "response 7 is None, not a number"),
-        ([1.0] * 7 + ["good"], "response 7 is 'good', not a number"),
+        ([1.0] + [float("nan")] * 7, "response 1 is nan; a reward must be finite"),
+        ([1.0] + [float("inf")] * 7, "response 1 is inf; a reward must be finite"),
+        ([1.0] + [None] * 7, "response 1 is None, not a number"),
+        ([1.0] + ["good"] * 7, "response 1 is 'good', not a number"),
         ([[1.0]] * 8, r"has [2-6] tokens but 1 rewards"),
-        ([1.0] * 7 + [[float("nan")]], "response 7, token 0 is nan"),
+        ([1.0] + [[float("nan")]] * 7, "response 1, token 0 is nan"),
     ],
 )
-def test_bad_rewards_are_refused_by_response(returned, message):
+@pytest.mark.filterwarnings("ignore:response . is left out")
+def test_rewards_that_mostly_fail_are_refused_by_response(returned, message):
     def judge(prompts, responses):
         return returned
 
@@ -203,6 +204,7 @@ def test_rewards_may_be_tensors_and_arrays(returned):
     assert tiny_trainer(lambda prompts, responses: returned).ppo_step(PROMPTS)["rewards"] == [1.0] * 8
 
 
+@pytest.mark.filterwarnings("ignore:response . is left out")
 def test_a_reward_that_raises_is_named():
     def judge(prompts, responses):
         return 1 / 0

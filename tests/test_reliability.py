@@ -310,17 +310,17 @@ def test_r10_one_process_per_run_folder(zygote, folder):
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "message", "calls"),
     [
-        ("return [float('nan') if x == bad else 1.0 for x in r]", "nan"),
-        ("return [float('inf') if x == bad else 1.0 for x in r]", "inf"),
-        ("return [None if x == bad else 1.0 for x in r]", "None, not a number"),
-        ("return ['good' if x == bad else 1.0 for x in r]", "'good', not a number"),
-        ("return [1.0] * (len(r) - (bad in r))", "values for"),
-        ("assert bad not in r; return [1.0] * len(r)", "AssertionError"),
+        ("return [float('nan') if x == bad else 1.0 for x in r]", "nan", 2),
+        ("return [float('inf') if x == bad else 1.0 for x in r]", "inf", 2),
+        ("return [None if x == bad else 1.0 for x in r]", "None, not a number", 2),
+        ("return ['good' if x == bad else 1.0 for x in r]", "'good', not a number", 2),
+        ("return [1.0] * (len(r) - (bad in r))", "values for", 10),
+        ("assert bad not in r; return [1.0] * len(r)", "AssertionError", 10),
     ],
 )
-def test_r11_a_response_that_cannot_be_scored_is_left_out(body, message):
+def test_r11_a_response_that_cannot_be_scored_is_left_out(body, message, calls):
     """Named, asked again, then left out: never in the loss, never scored 0."""
     seen = []
 
@@ -334,7 +334,7 @@ def test_r11_a_response_that_cannot_be_scored_is_left_out(body, message):
     trainer = tiny_trainer(judge)
     with pytest.warns(UserWarning, match=rf"response 3 is left out.*{re.escape(message)}"):
         results = trainer.ppo_step(PROMPTS)
-    assert len(seen) == 2 + len(PROMPTS)  # asked, asked again, one by one
+    assert len(seen) == calls  # asked and asked again; if that failed altogether, for each of the eight alone
     assert len(results["rewards"]) == results["sa_pairs"].mask.shape[0] == len(PROMPTS) - 1
     assert judge.bad not in results["generated_texts"]
 

@@ -286,13 +286,14 @@ def _version(package: str) -> str:
 
 def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and an exit code, never in a traceback."""
-    from burnish.errors import BurnishError
+    from burnish.errors import BurnishError, StoppedError
 
     _quiet_libraries()
     try:
         app()
     except BurnishError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", highlight=False, soft_wrap=True)
+        mark = "" if isinstance(error, StoppedError) else "[red]error:[/red] "
+        Console(stderr=True).print(f"{mark}{escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except SystemExit as end:
         if end.code == 130:

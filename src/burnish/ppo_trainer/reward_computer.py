@@ -50,7 +50,7 @@ class RewardComputer:
         self.tokenizer = tokenizer
         self.clock = clock or Clock()
         self.strict = strict  # any failure is an error: for trying a reward out
-        self.last_failure = ""
+        self.first_failure = ""
         self.part_means: dict[str, float] = {}
         """Mean score of each part over the last responses, before its weight."""
 
@@ -72,19 +72,15 @@ class RewardComputer:
 
         A response that a part could not score, asked again, has None: it is left out of training, not scored 0.
         """
+        self.first_failure = ""
         by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
         scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
         if 2 * len(scored) < len(prompts):
-            raise InputError(
-                f"more than half of the responses could not be scored; the last reason: {self.last_failure}"
-            )
+            raise InputError(f"more than half of the responses could not be scored: {self.first_failure}")
         self.part_means = {name: fmean(_total(scores[n]) for n in scored) for name, scores in by_part.items() if scored}
         weights = [p.weight for p in self.parts]
-        columns = list(by_part.values())
-        return [
-            _weighted_sum(weights, [scores[n] for scores in columns]) if n in set(scored) else None
-            for n in range(len(prompts))
-        ]
+        by_response = zip(*by_part.values(), strict=True)
+        return [None if None in scores else _weighted_sum(weights, scores) for scores in by_response]
 
     def compute_parts(
         self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
@@ -97,37 +93,47 @@ class RewardComputer:
     def _scores(
         self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
     ) -> list[Any]:
-        """Asked once, asked again; then one response at a time, so that one bad response costs only itself."""
+        """Asked once, asked again. A score that is no number is then None; a function that failed altogether is asked
+        for one response at a time, so that a bad response costs only itself.
+        """
+        failure, scores = None, None
         for _ in range(1 + RETRIES):
             try:
-                return self._checked(part, self._ask(part, prompts, texts, sa_pairs), len(prompts))
+                scores = self._listed(part, self._ask(part, prompts, texts, sa_pairs), len(prompts))
+                failure = next((s for s in scores if isinstance(s, RewardFailedError)), None)
             except RewardFailedError as error:
-                self.last_failure = str(error)
-                failure = error
-        if self.strict or len(prompts) == 1 or not isinstance(part.reward, IsolatedFunction | FunctionType):
+                failure, scores = error, None
+            if failure is None:
+                assert scores is not None
+                return scores
+        self.first_failure = self.first_failure or str(failure)
+        is_function = isinstance(part.reward, IsolatedFunction | FunctionType)
+        if self.strict or len(prompts) == 1 or (scores is None and not is_function):
             raise failure
-        return [self._score_alone(part, prompts[n], texts[n], sa_pairs, n) for n in range(len(prompts))]
+        if scores is None:
+            scores = [self._score_alone(part, prompts[n], texts[n], sa_pairs, n) for n in range(len(prompts))]
+        for number, score in enumerate(scores):
+            if isinstance(score, RewardFailedError):
+                warnings.warn(f"response {number} is left out of this step: {score}", stacklevel=2)
+        return [None if isinstance(score, RewardFailedError) else score for score in scores]
 
     def _score_alone(self, part: WeightedReward, prompt: str, text: str, sa_pairs: SAPairs | None, n: int) -> Any:
         own = None if sa_pairs is None else sa_pairs.select(torch.tensor([n]))
         try:
-            return self._checked(part, self._ask(part, [prompt], [text], own), 1)[0]
+            return self._listed(part, self._ask(part, [prompt], [text], own), 1)[0]
         except RewardFailedError as error:
-            self.last_failure = f"{error} (response {n})"
-            warnings.warn(f"response {n} is left out of this step: {error}", stacklevel=2)
-            return None
+            return error
 
-    def _checked(self, part: WeightedReward, rewards: Any, count: int) -> list[Any]:
+    def _listed(self, part: WeightedReward, rewards: Any, count: int) -> list[Any]:
+        """One score per response, or the reason why it is none."""
         rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards  # a tensor or an array
         if isinstance(rewards, str) or not isinstance(rewards, Sequence):
-            raise RewardFailedError(
-                f"reward {part.name} returned {rewards!r:.60}; it must return a list, one per response"
-            )
+            raise RewardFailedError(f"reward {part.name} returned {rewards!r:.60}; it must return a list")
         if len(rewards) != count:
             raise RewardFailedError(
                 f"reward {part.name} returned {len(rewards)} values for {count} responses; it needs one each"
             )
-        return [_checked_score(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
+        return [_score_or_reason(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward = part.reward
@@ -176,14 +182,14 @@ def _name_of(reward: Any) -> str:
     return getattr(reward, "__name__", type(reward).__name__)
 
 
-def _checked_score(reward: Any, what: str) -> Any:
+def _score_or_reason(reward: Any, what: str) -> Any:
     reward = reward.tolist() if hasattr(reward, "tolist") else reward
     try:
         if isinstance(reward, Sequence) and not isinstance(reward, str):
             return [finite_number(value, f"{what}, token {t}") for t, value in enumerate(reward)]
         return finite_number(reward, what)
     except InputError as error:
-        raise RewardFailedError(str(error)) from None
+        return RewardFailedError(str(error))
 
 
 def _total(score: Any) -> float:
