@@ -209,7 +209,7 @@ def test_people_are_asked_once_and_their_answers_kept(tmp_path):
     assert reward(["p", "p", "p"], ["known", "new", "new"]) == [2.0, 4.5, 4.5]
     assert asked == ["new", "new"]  # once more because the first answer was no number
     assert HumanReward(file, None)(["p"], ["new"]) == [4.5]
-    with pytest.raises(InputError, match="1 responses have no human score"):
+    with pytest.raises(InputError, match="1 responses have no score"):
         HumanReward(file, None)(["p"], ["unseen"])
 
 
