@@ -19,6 +19,7 @@ from burnish.config import PPOConfig, TrainConfig
 from burnish.data import Split, data_report
 from burnish.evaluation import Evaluation, evaluate
 from burnish.memory import peak_bytes
+from burnish.models.key_values import PromptCache
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import RewardFunction
 from burnish.rewards import check_parts
@@ -39,6 +40,7 @@ def run_ppo(
     console: Console,
     num_bad: int = 0,
     best_of: int = 0,
+    prompts_read: PromptCache | None = None,
 ) -> Run:
     """Trains, and leaves a run folder behind. All input is checked before the folder is made."""
     started = time.perf_counter()
@@ -49,6 +51,7 @@ def run_ppo(
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, everything)
         trainer = PPOTrainer(config)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
             warnings.simplefilter("ignore", UserWarning)
             trainer.generator.agree_on_invocation(everything)

@@ -14,6 +14,7 @@ from burnish import terminal
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
 from burnish.intervals import correlation
+from burnish.models.key_values import PromptCache
 from burnish.reward_report import RewardReport, reward_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
@@ -49,6 +50,7 @@ def run_reward(
     run_name: str | None,
     console: Console,
     num_bad: int = 0,
+    prompts_read: PromptCache | None = None,
 ) -> Run:
     """Trains, judges the judge, and leaves a run folder behind."""
     started = time.perf_counter()
@@ -56,6 +58,7 @@ def run_reward(
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = RewardTrainer(config)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     run.begin(config)
     kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}

@@ -11,6 +11,7 @@ from rich.console import Console
 from burnish import terminal
 from burnish.config import SFTConfig
 from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
+from burnish.models.key_values import PromptCache
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
 from burnish.supervised import Statistics
@@ -36,13 +37,15 @@ def run_sft(
     run_name: str | None,
     console: Console,
     num_bad: int = 0,
+    prompts_read: PromptCache | None = None,
 ) -> Run:
-    """Trains, and leaves a run folder behind."""
+    """Trains, and leaves a run folder behind. `prompts_read` is what the base has read for another stage already."""
     started = time.perf_counter()
     run = Run.new(run_dir, run_name)
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = SFTTrainer(config)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     run.begin(config)
     report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
