@@ -20,13 +20,14 @@ from burnish.data import Split, data_report
 from burnish.errors import DivergedError
 from burnish.evaluation import Evaluation, evaluate
 from burnish.memory import peak_bytes
+from burnish.models.key_values import PromptCache
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import RewardFunction
 from burnish.rewards import check_parts
 from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
 from burnish.stages.evaluate import conclude, second_reward
-from burnish.stages.saving import Saving, changed_settings, hold
+from burnish.stages.saving import Saving, changed_settings, hold, say_finished
 from burnish.trackers import open_tracker
 from burnish.training_state import identity_of
 
@@ -42,6 +43,7 @@ def run_ppo(
     console: Console,
     num_bad: int = 0,
     best_of: int = 0,
+    prompts_read: PromptCache | None = None,
     from_step: int | None = None,
 ) -> Run:
     """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
@@ -52,15 +54,19 @@ def run_ppo(
     run = Run.new_or_unfinished(run_dir, run_name)
     changes = changed_settings(run, config) if run.was_begun else []
     if run.is_complete and not changes and from_step is None:
-        console.print(f"{run.folder} is finished: all {config.steps} steps are done.", highlight=False, soft_wrap=True)
+        say_finished(console, run)
         return run
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, everything)
         trainer = PPOTrainer(config)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
             warnings.simplefilter("ignore", UserWarning)
             trainer.generator.agree_on_invocation(everything)
     with hold(console, run, config) as saving:
+        if run.is_complete and not changes and from_step is None:  # another process was faster
+            say_finished(console, run)
+            return run
         run.begin(config)
         for change in changes:
             console.print(f"Changed: {change}", highlight=False)

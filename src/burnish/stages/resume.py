@@ -30,10 +30,10 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     place = (run.folder.parent, run.folder.name, console)
     if isinstance(config, SFTConfig):
         data, bad = sft.load_data(config)
-        return sft.run_sft(config, data, *place, bad, from_step)
+        return sft.run_sft(config, data, *place, bad, from_step=from_step)
     if isinstance(config, RewardModelConfig):
         judgements, bad = reward.load_data(config)
-        return reward.run_reward(config, judgements, *place, bad, from_step)
+        return reward.run_reward(config, judgements, *place, bad, from_step=from_step)
     assert isinstance(config, TrainConfig)
     prompts, bad = load_prompts_of(config)
     return run_ppo(config, prompts, *place, bad, from_step=from_step)

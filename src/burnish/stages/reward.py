@@ -14,10 +14,11 @@ from burnish import terminal
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
 from burnish.intervals import correlation
+from burnish.models.key_values import PromptCache
 from burnish.reward_report import RewardReport, reward_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
-from burnish.stages.saving import changed_settings, hold, texts_of
+from burnish.stages.saving import changed_settings, hold, say_finished, texts_of
 from burnish.training_state import identity_of
 
 Judgements = Split[Preference | Scored]
@@ -50,6 +51,7 @@ def run_reward(
     run_name: str | None,
     console: Console,
     num_bad: int = 0,
+    prompts_read: PromptCache | None = None,
     from_step: int | None = None,
 ) -> Run:
     """Trains, judges the judge, and leaves a run folder behind; a run that was begun before goes on."""
@@ -57,11 +59,12 @@ def run_reward(
     run = Run.new_or_unfinished(run_dir, run_name)
     changes = changed_settings(run, config) if run.was_begun else []
     if run.is_complete and not changes and from_step is None:
-        console.print(f"{run.folder} is finished.", highlight=False, soft_wrap=True)
+        say_finished(console, run)
         return run
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = RewardTrainer(config)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
         run.begin(config)

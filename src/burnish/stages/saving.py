@@ -114,6 +114,10 @@ def changed_settings(run: Run, config: Any) -> list[str]:
     return list(lines.values())
 
 
+def say_finished(console: Console, run: Run) -> None:
+    console.print(f"{run.folder} is finished; there is nothing left to do.", highlight=False, soft_wrap=True)
+
+
 def kept_start(run: Run, done: int, measure: Callable[[], float | None]) -> float | None:
     """A number measured before training, kept so that a run that goes on compares with the same."""
     if (run.folder / "start.json").is_file():

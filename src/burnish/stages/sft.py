@@ -11,9 +11,10 @@ from rich.console import Console
 from burnish import terminal
 from burnish.config import SFTConfig
 from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
+from burnish.models.key_values import PromptCache
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
-from burnish.stages.saving import changed_settings, hold, kept_start, texts_of
+from burnish.stages.saving import changed_settings, hold, kept_start, say_finished, texts_of
 from burnish.training_state import identity_of
 
 
@@ -37,18 +38,23 @@ def run_sft(
     run_name: str | None,
     console: Console,
     num_bad: int = 0,
+    prompts_read: PromptCache | None = None,
     from_step: int | None = None,
 ) -> Run:
-    """Trains, and leaves a run folder behind; a run that was begun before goes on."""
+    """Trains, and leaves a run folder behind; a run that was begun before goes on.
+
+    `prompts_read` is what the base has read for another stage already.
+    """
     started = time.perf_counter()
     run = Run.new_or_unfinished(run_dir, run_name)
     changes = changed_settings(run, config) if run.was_begun else []
     if run.is_complete and not changes and from_step is None:
-        console.print(f"{run.folder} is finished.", highlight=False, soft_wrap=True)
+        say_finished(console, run)
         return run
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = SFTTrainer(config)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
         run.begin(config)
