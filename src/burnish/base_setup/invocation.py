@@ -31,10 +31,10 @@ class Invocation:
         if base.scope == "sequence":
             return
         if not self._known:
-            base.agree_on_beginning(encoded)
             self._loaded = bool(base.invocation)
             base.invocation = base.invocation or self.encoder.header or shared_ending(encoded)
             self._known = True
+            base.agree_on_beginning(encoded)
             if not base.invocation:
                 warnings.warn(NO_SHARED_ENDING, stacklevel=5)
         agreed = base.invocation

@@ -229,7 +229,8 @@ class SharedBase:
 
     def agree_on_beginning(self, prompts: Sequence[Sequence[int]]) -> None:
         """What all these prompts begin with (a system prompt) will be read once for all of them."""
-        shared = shared_beginning(prompts) if len(prompts) > 1 else []
+        ends = self.num_adapted_prompt_tokens  # not the base's to read
+        shared = shared_beginning([p[: len(p) - ends] for p in prompts]) if len(prompts) > 1 else []
         self.beginning = tuple(shared) if len(shared) >= MIN_SHARED_BEGINNING else ()
         self._beginning_entry = None
 
