@@ -1,4 +1,4 @@
-"""Nothing is ever lost. One test for each promise of docs/reliability.md; benchmarks/torture.py has the long variants."""
+"""Nothing is ever lost: a test for each promise of docs/reliability.md; the long ones are benchmarks/torture.py's."""
 
 import json
 import os
@@ -347,7 +347,8 @@ def eval_body(body, r, bad):
 
 def test_r11_a_hanging_function_is_cut_at_the_time_limit(tmp_path):
     (tmp_path / "hang.py").write_text(
-        "import time\ndef f(prompts, responses):\n    if len(prompts) > 1 or prompts[0] == 'go:':\n        time.sleep(1000)\n"
+        "import time\ndef f(prompts, responses):\n"
+        "    if len(prompts) > 1 or prompts[0] == 'go:':\n        time.sleep(1000)\n"
         "    return [1.0 + len(x) for x in responses]\n"
     )
     from burnish import PPOTrainer
@@ -365,7 +366,7 @@ def test_r11_a_hanging_function_is_cut_at_the_time_limit(tmp_path):
 def test_r11_a_reward_that_mostly_fails_ends_the_run():
     with (
         pytest.raises(InputError, match="more than half of the responses could not be scored"),
-        pytest.warns(UserWarning),
+        pytest.warns(UserWarning, match="left out"),
     ):
         tiny_trainer(lambda p, r: [float("nan")] * len(r)).ppo_step(PROMPTS)
 
@@ -442,7 +443,7 @@ def test_memory_that_runs_out_costs_time_not_the_result(monkeypatch):
     with pytest.warns(UserWarning, match="smaller pieces"):
         scarce = losses(2)
     assert scarce == pytest.approx(plenty, abs=1e-6)
-    with pytest.raises(ResourceError, match="not enough memory"), pytest.warns(UserWarning):
+    with pytest.raises(ResourceError, match="not enough memory"), pytest.warns(UserWarning, match="smaller pieces"):
         losses(0)
 
 

@@ -1,4 +1,4 @@
-"""Ways to hurt a run: killed at any point, its files damaged. Short in test_reliability.py, long in benchmarks/torture.py."""
+"""Ways to hurt a run: killed at any point, its files damaged. For test_reliability.py and benchmarks/torture.py."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class Checkpoints:
         return State(load_file(folder / TENSORS), json.loads((folder / VALUES).read_text(encoding="utf-8")))
 
     def latest(self, on_damaged: Callable[[str], None] = lambda message: None) -> tuple[int, State] | None:
-        """The newest one that verifies, or None where none was ever made. Damaged ones are set aside under a new name."""
+        """The newest one that verifies, or None where none was ever made. Damaged ones are set aside."""
         found_any = False
         for step in sorted(self._steps(), reverse=True):
             found_any = True

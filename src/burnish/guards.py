@@ -48,8 +48,8 @@ def check_finite(what: str, values: Tensor, mask: Tensor) -> None:
         place = wrong.nonzero()[0].tolist()
         where = f"response {place[0]}" + (f", token {place[1]}" if len(place) > 1 else "")
         raise DivergedError(
-            f"the {what} of {where} became {values[tuple(place)].item()}; no weight was changed by it. Lower the learning "
-            "rate, raise kl_coef, or look at the rewards of this step"
+            f"the {what} of {where} became {values[tuple(place)].item()}; no weight was changed by it. Lower the "
+            "learning rate, raise kl_coef, or look at the rewards of this step"
         )
 
 
@@ -75,8 +75,8 @@ class RunawayGuard:
         self.steps_beyond = self.steps_beyond + 1 if kl_per_token > self.max_kl else 0
         if self.steps_beyond >= self.PATIENCE:
             raise DivergedError(
-                f"KL to the reference is {kl_per_token:.1f} nats per token, beyond max_kl {self.max_kl:g} for {self.PATIENCE} "
-                "steps in a row: the policy runs away from its reference. Lower learning_rate, raise kl_coef, or set "
+                f"KL to the reference is {kl_per_token:.1f} nats per token, beyond max_kl {self.max_kl:g} for "
+                f"{self.PATIENCE} steps in a row: the policy runs away from its reference. Lower learning_rate, raise kl_coef, or set "
                 "target_kl_stop; `burnish resume RUN --from STEP learning_rate=...` goes on from an earlier checkpoint"
             )
 
@@ -94,7 +94,7 @@ class ConstantRewardGuard:
         self.steps_constant = self.steps_constant + 1 if len(flat) > 1 and max(flat) - min(flat) < 1e-9 else 0
         if self.steps_constant == self.PATIENCE:
             warnings.warn(
-                f"every response got the reward {flat[0]:g}, {self.PATIENCE} steps in a row: PPO has nothing to learn from. "
-                "Look at the reward with `burnish reward-test`",
+                f"every response got the reward {flat[0]:g}, {self.PATIENCE} steps in a row: PPO has nothing to learn "
+                "from. Look at the reward with `burnish reward-test`",
                 stacklevel=2,
             )

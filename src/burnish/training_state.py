@@ -129,8 +129,8 @@ def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     other = [name for name in ("data", "base model", "frozen adapters") if saved.get(name) != now[name]]
     if other:
         raise InputError(
-            f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it was "
-            "started with, or start a new run"
+            f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it "
+            "was started with, or start a new run"
         )
     return [
         f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads", "device") if saved.get(n) != now[n]

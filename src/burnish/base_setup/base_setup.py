@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import copy
 import os
+import random
 import socket
 from collections.abc import Sequence
 from functools import cache
@@ -55,7 +55,7 @@ class BaseSetup:
 def seed_everything(seed: int) -> None:
     """Adapters begin with random numbers, and a reward may use some: the same seed, the same run."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
+    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 

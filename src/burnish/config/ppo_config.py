@@ -35,8 +35,8 @@ class PPOConfig(ModelConfig):
     """What is learned: a rule's name, a Python function as `file.py:name`, the folder of a reward model, or a list of
     weighted parts of several kinds (docs/rewards.md)."""
     reward_timeout: float = Field(60.0, gt=0)
-    """Seconds that a Python reward function may take for a batch. One that takes longer is stopped, asked again, and then
-    asked for each response alone; what still fails is left out of the step."""
+    """Seconds that a Python reward function may take for a batch. One that takes longer is stopped, asked again, and
+    then asked for each response alone; what still fails is left out of the step."""
     kl_coef: float = Field(0.1, ge=0)
     """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
@@ -88,8 +88,8 @@ class PPOConfig(ModelConfig):
     target_kl_stop: float | None = Field(None, gt=0)
     """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.1."""
     max_kl: float | None = Field(2.0, gt=0)
-    """Stops a run whose policy is further than this from the reference, in nats per token, three steps in a row. Healthy
-    runs stay below 1; null for no limit."""
+    """Stops a run whose policy is further than this from the reference, in nats per token, three steps in a row.
+    Healthy runs stay below 1; null for no limit."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Gradients are scaled down to this norm, policy and value apart. Usual 0.5-1; lower tames rare large updates."""
 

@@ -20,8 +20,8 @@ from burnish.training_state import compare_identity
 
 # What makes a run this run. Anything else may be changed when it goes on, and is told.
 FIXED = (
-    "model_name", "dtype", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope", "chat_template",
-    "system_prompt", "seed", "batch_size", "sft", "prompts", "eval_prompts", "num_eval_prompts", "demonstrations",
+    "model_name", "dtype", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope",
+    "chat_template", "system_prompt", "seed", "batch_size", "sft", "prompts", "eval_prompts", "num_eval_prompts", "demonstrations",
     "eval_demonstrations", "preferences", "eval_preferences", "scores", "fields", "skip_bad",
 )  # fmt: skip
 
@@ -108,8 +108,8 @@ def changed_settings(run: Run, config: Any) -> list[str]:
     fixed = [line for k, line in lines.items() if k in FIXED]
     if fixed:
         raise InputError(
-            f"{run.folder} was started with other settings ({'; '.join(fixed[:3])}), and these cannot change on the way; "
-            "choose another run_name"
+            f"{run.folder} was started with other settings ({'; '.join(fixed[:3])}), and these cannot change on the "
+            "way; choose another run_name"
         )
     return list(lines.values())
 
