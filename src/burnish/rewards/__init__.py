@@ -25,7 +25,7 @@ NonModelPart = RulePart | PythonPart | HttpPart | HumanPart
 
 
 def function_of(part: NonModelPart, seconds: float = 60.0) -> Callable[..., Sequence[Any]]:
-    """What a part of the config's reward is asked with. (Reward models need the shared base: the trainer makes them.)"""
+    """What asks a part of the config's reward. (Reward models need the shared base: the trainer makes them.)"""
     match part:
         case RulePart():
             return rule(part.name, part.options)

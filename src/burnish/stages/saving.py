@@ -21,8 +21,8 @@ from burnish.training_state import compare_identity
 # What makes a run this run. Anything else may be changed when it goes on, and is told.
 FIXED = (
     "model_name", "dtype", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope",
-    "chat_template", "system_prompt", "seed", "batch_size", "sft", "prompts", "eval_prompts", "num_eval_prompts", "demonstrations",
-    "eval_demonstrations", "preferences", "eval_preferences", "scores", "fields", "skip_bad",
+    "chat_template", "system_prompt", "seed", "batch_size", "sft", "prompts", "eval_prompts", "num_eval_prompts",
+    "demonstrations", "eval_demonstrations", "preferences", "eval_preferences", "scores", "fields", "skip_bad",
 )  # fmt: skip
 
 
