@@ -172,9 +172,7 @@ def pipeline(results: dict[str, Any]) -> str:
         ]
         rows.append(["reward model: held-out accuracy", *cells])
     if runs[0]["score_correlation"] is not None:
-        rows.append(
-            ["reward model: correlation with held-out labels", *(f"{r['score_correlation']:.2f}" for r in runs)]
-        )
+        rows.append(["reward model: correlation with labels", *(f"{r['score_correlation']:.2f}" for r in runs)])
     rows += [["PPO: reward", *both("reward")], ["second reward", *both("second_reward")]]
     if "rouge_l" in runs[0]["start"]:
         rows.append(["ROUGE-L", *both("rouge_l", 3)])
