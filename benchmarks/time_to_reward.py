@@ -12,6 +12,7 @@ that served it best in a sweep on the first seed (its config has one, for policy
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from typing import Any
 
@@ -61,12 +62,21 @@ def job_of(seed: int) -> dict[str, Any]:
     }
 
 
+def fingerprint(side: str, job: dict[str, Any]) -> str:
+    """All that a side's run depends on: TRL's does not depend on our settings, nor on when we would give up."""
+    ours = ("max_seconds", "settings") if side == "trl" else ("max_seconds",)
+    said = json.dumps({k: v for k, v in job.items() if k not in ours}, sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
 def outcome(side: str, seed: int, job: dict[str, Any]) -> dict[str, Any]:
-    """One run of one side, or what an earlier start of this script found for it."""
-    key = {"side": side, "seed": seed, "learning_rate": job.get("learning_rate", job["settings"]["learning_rate"])}
-    for line in ROWS.read_text().splitlines() if ROWS.is_file() else ():
-        if key.items() <= json.loads(line).items():
-            return json.loads(line)
+    """One run of one side, or what an earlier start of this script found for the very same job."""
+    rate = job.get("learning_rate", job["settings"]["learning_rate"])
+    key = {"side": side, "seed": seed, "learning_rate": rate, "job": fingerprint(side, job)}
+    for row in map(json.loads, ROWS.read_text().splitlines() if ROWS.is_file() else ()):
+        given_up_too_early = not row["reached"] and row["seconds"] < job.get("max_seconds", 0)
+        if key.items() <= row.items() and not given_up_too_early:
+            return row
     result = run_side(side, job)
     row = key | {
         "seconds": sum(result["seconds"]),
