@@ -20,10 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from peer import run_side, trl_python
-from workload import RESULTS, machine, ppo_task, write_results
+from workload import MeasuredRows, machine, ppo_task, write_results
 
 GOAL = 0.6
-ROWS = RESULTS / "time_to_reward_rows.jsonl"  # what is measured so far; gone when all is
 
 
 def job_of(seed: int) -> dict[str, Any]:
@@ -69,25 +68,22 @@ def fingerprint(side: str, job: dict[str, Any]) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
-def outcome(side: str, seed: int, job: dict[str, Any]) -> dict[str, Any]:
+def outcome(measured: MeasuredRows, side: str, seed: int, job: dict[str, Any]) -> dict[str, Any]:
     """One run of one side, or what an earlier start of this script found for the very same job."""
+
+    def measure() -> dict[str, Any]:
+        result = run_side(side, job)
+        return {
+            "seconds": sum(result["seconds"]),
+            "steps": len(result["seconds"]),
+            "reached": result["rewards"][-1] >= GOAL,
+            "rewards": [round(r, 3) for r in result["rewards"]],
+        }
+
     rate = job.get("learning_rate", job["settings"]["learning_rate"])
     key = {"side": side, "seed": seed, "learning_rate": rate, "job": fingerprint(side, job)}
-    for row in map(json.loads, ROWS.read_text().splitlines() if ROWS.is_file() else ()):
-        given_up_too_early = not row["reached"] and row["seconds"] < job.get("max_seconds", 0)
-        if key.items() <= row.items() and not given_up_too_early:
-            return row
-    result = run_side(side, job)
-    row = key | {
-        "seconds": sum(result["seconds"]),
-        "steps": len(result["seconds"]),
-        "reached": result["rewards"][-1] >= GOAL,
-        "rewards": [round(r, 3) for r in result["rewards"]],
-    }
-    print(json.dumps(row), flush=True)
-    with ROWS.open("a") as out:
-        out.write(json.dumps(row) + "\n")
-    return row
+    patience = job.get("max_seconds", 0)
+    return measured.row(key, measure, lambda row: row["reached"] or row["seconds"] >= patience)
 
 
 def main() -> None:
@@ -98,13 +94,14 @@ def main() -> None:
     options = parser.parse_args()
     trl_python()  # installed before anything is timed
 
+    measured = MeasuredRows("time_to_reward")
     rows: list[dict[str, Any]] = []
     rates = options.trl_learning_rates
     for seed in range(options.seeds):
         job = job_of(seed)
-        ours = outcome("burnish", seed, job)
+        ours = outcome(measured, "burnish", seed, job)
         limit = {"max_seconds": options.patience * ours["seconds"]}
-        tries = [outcome("trl", seed, job | limit | {"learning_rate": rate}) for rate in rates]
+        tries = [outcome(measured, "trl", seed, job | limit | {"learning_rate": rate}) for rate in rates]
         # The best: reached soonest, or else the highest reward seen.
         best = min(tries, key=lambda r: (not r["reached"], r["seconds"] if r["reached"] else -max(r["rewards"])))
         rates = [best["learning_rate"]]
@@ -129,7 +126,7 @@ def main() -> None:
         "per_seed": [round(f, 2) for f in factors],
     }
     write_results("time_to_reward", {"machine": machine(), "rows": rows, "summary": summary})
-    ROWS.unlink()
+    measured.forget()
 
 
 if __name__ == "__main__":
