@@ -1,11 +1,12 @@
 """How good are reward models on real judgements? Against what costs nothing, with intervals, over seeds.
 
-    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3]
+    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 800]
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
 rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
 are the prompt, the rest is the answer, its label the score; valid sentences, positive against negative, are the pairs.
-SmolLM2-135M, adapters on all layers unless told otherwise. Prints a table and, last, one JSON line.
+SmolLM2-135M, adapters on the top third of the layers unless told otherwise. Prints a table and, last, one JSON line;
+stopped, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import random
 import time
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,15 +27,15 @@ from burnish.base_setup import EMBEDDED_NAME
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, load_preferences, prompts_of
 from burnish.intervals import share_interval
-from burnish.reward_report import RewardReport, reward_report
+from burnish.reward_report import reward_report
 from burnish.reward_trainer import RewardTrainer
-from workload import machine, write_results
+from workload import MeasuredRows, machine, write_results
 
 OPENING_WORDS = 5
 SETTINGS: dict[str, dict[str, Any]] = {
-    "instructions": {"max_new_tokens": 160, "epochs": 2},
-    "qa": {"max_new_tokens": 200, "epochs": 1},
-    "sentiment": {"max_new_tokens": 48, "epochs": 1, "preferences": None, "scores": "-", "chat_template": False},
+    "instructions": {"max_new_tokens": 160, "epochs": 2, "preferences": "-", "chat_template": True},
+    "qa": {"max_new_tokens": 200, "epochs": 1, "preferences": "-", "chat_template": True},
+    "sentiment": {"max_new_tokens": 48, "epochs": 1, "scores": "-"},
 }
 
 
@@ -44,13 +46,7 @@ def preferences(folder: Path, name: str) -> tuple[list[Any], list[Preference]]:
 
 def sentiment(folder: Path) -> tuple[list[Any], list[Preference]]:
     """Scored training sentences, and pairs of held-out ones: a positive and a negative, drawn at random."""
-    sides = []
-    for part in ("train", "valid"):
-        lines = (folder / "sentiment" / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()
-        rows = [json.loads(line) for line in lines]
-        rows = [r for r in rows if len(r["text"].split()) > OPENING_WORDS + 2]
-        sides.append([Scored(*_halves(r["text"]), float(r["label"])) for r in rows])
-    train, valid = sides
+    train, valid = (scored_sentences(folder / "sentiment" / f"{part}.jsonl") for part in ("train", "valid"))
     draw = random.Random(0)
     good, bad = ([s for s in valid if s.score == label] for label in (1.0, 0.0))
     draw.shuffle(good)
@@ -60,24 +56,23 @@ def sentiment(folder: Path) -> tuple[list[Any], list[Preference]]:
     return train, [Preference(g.prompt, g.response, b.response) for g, b in zip(good, bad, strict=False)]
 
 
+def scored_sentences(file: Path) -> list[Scored]:
+    """Each sentence as opening and answer, its label as score."""
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    rows = [r for r in rows if len(r["text"].split()) > OPENING_WORDS + 2]
+    return [Scored(*_halves(r["text"]), float(r["label"])) for r in rows]
+
+
 def _halves(text: str) -> tuple[str, str]:
     parts = text.split()
     return " ".join(parts[:OPENING_WORDS]), " " + " ".join(parts[OPENING_WORDS:])
 
 
-def measure(
-    train: list[Any], valid: list[Preference], settings: dict[str, Any], seed: int
-) -> tuple[RewardReport, float]:
-    defaults = {
-        "preferences": "-",
-        "chat_template": True,
-        "batch_size": 16,
-        "learning_rate": 3e-4,
-        "lora_layers": "all",
-    }
-    config = RewardModelConfig(**({"model_name": EMBEDDED_NAME, "seed": seed} | defaults | settings))
+def measure(train: list[Any], valid: list[Preference], settings: dict[str, Any]) -> dict[str, Any]:
+    """One reward model, trained and judged."""
+    common = {"model_name": EMBEDDED_NAME, "batch_size": 16, "learning_rate": 5e-4, "lora_dropout": 0.0}
     started = time.perf_counter()
-    trainer = RewardTrainer(config)
+    trainer = RewardTrainer(RewardModelConfig(**(common | settings)))
     trainer.invocation.agree(prompts_of([*train, *valid]))
     trainer.train(train)
     seconds = time.perf_counter() - started
@@ -85,7 +80,9 @@ def measure(
     chosen = trainer.scores(prompts, [p.chosen for p in valid])
     rejected = trainer.scores(prompts, [p.rejected for p in valid])
     pairs = [p for p in train if isinstance(p, Preference)] or _pairs_of(train)
-    return reward_report(pairs, valid, chosen, rejected), seconds
+    report = reward_report(pairs, valid, chosen, rejected, trainer.spread).as_dict()
+    report.pop("mistakes")  # they quote the data
+    return report | {"seconds": round(seconds), "num_train": len(train)}
 
 
 def _pairs_of(scored: list[Scored]) -> list[Preference]:
@@ -99,18 +96,19 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--sets", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--layers", type=int, help="adapters on this many top layers; default: all")
+    parser.add_argument("--layers", type=int, default=10, help="adapters on this many top layers")
+    parser.add_argument("--rows", type=int, default=800, help="train on at most this many pairs; scores: four times")
     options = parser.parse_args()
+    measured = MeasuredRows("reward_model")
     rows: list[dict[str, Any]] = []
     for name in options.sets:
         train, valid = sentiment(options.data) if name == "sentiment" else preferences(options.data, name)
+        random.Random(0).shuffle(train)
+        train = train[: options.rows * (4 if name == "sentiment" else 1)]
         for seed in range(options.seeds):
-            layers = {"lora_layers": options.layers} if options.layers else {}
-            report, seconds = measure(train, valid, SETTINGS[name] | layers, seed)
-            row = report.as_dict() | {"set": name, "seed": seed, "seconds": seconds, "num_train": len(train)}
-            row.pop("mistakes")  # they quote the data
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+            settings = SETTINGS[name] | {"lora_layers": options.layers, "seed": seed}
+            key = {"set": name, "seed": seed, "layers": options.layers, "rows": options.rows}
+            rows.append(measured.row(key, partial(measure, train, valid, settings)))
 
     table = Table(
         "set", "pairs", "accuracy (95 %)", "longer wins", "counting words", "calibration", "length", "seconds"
@@ -139,6 +137,7 @@ def main() -> None:
         )
     Console(width=120).print(table)
     write_results("reward_model", {"machine": machine(), "rows": rows, "summary": summary})
+    measured.forget()
 
 
 if __name__ == "__main__":

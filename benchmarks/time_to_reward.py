@@ -12,6 +12,7 @@ that served it best in a sweep on the first seed (its config has one, for policy
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from typing import Any
 
@@ -19,10 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from peer import run_side, trl_python
-from workload import RESULTS, machine, ppo_task, write_results
+from workload import MeasuredRows, machine, ppo_task, write_results
 
 GOAL = 0.6
-ROWS = RESULTS / "time_to_reward_rows.jsonl"  # what is measured so far; gone when all is
 
 
 def job_of(seed: int) -> dict[str, Any]:
@@ -61,23 +61,29 @@ def job_of(seed: int) -> dict[str, Any]:
     }
 
 
-def outcome(side: str, seed: int, job: dict[str, Any]) -> dict[str, Any]:
-    """One run of one side, or what an earlier start of this script found for it."""
-    key = {"side": side, "seed": seed, "learning_rate": job.get("learning_rate", job["settings"]["learning_rate"])}
-    for line in ROWS.read_text().splitlines() if ROWS.is_file() else ():
-        if key.items() <= json.loads(line).items():
-            return json.loads(line)
-    result = run_side(side, job)
-    row = key | {
-        "seconds": sum(result["seconds"]),
-        "steps": len(result["seconds"]),
-        "reached": result["rewards"][-1] >= GOAL,
-        "rewards": [round(r, 3) for r in result["rewards"]],
-    }
-    print(json.dumps(row), flush=True)
-    with ROWS.open("a") as out:
-        out.write(json.dumps(row) + "\n")
-    return row
+def fingerprint(side: str, job: dict[str, Any]) -> str:
+    """All that a side's run depends on: TRL's does not depend on our settings, nor on when we would give up."""
+    ours = ("max_seconds", "settings") if side == "trl" else ("max_seconds",)
+    said = json.dumps({k: v for k, v in job.items() if k not in ours}, sort_keys=True)
+    return hashlib.sha256(said.encode()).hexdigest()[:12]
+
+
+def outcome(measured: MeasuredRows, side: str, seed: int, job: dict[str, Any]) -> dict[str, Any]:
+    """One run of one side, or what an earlier start of this script found for the very same job."""
+
+    def measure() -> dict[str, Any]:
+        result = run_side(side, job)
+        return {
+            "seconds": sum(result["seconds"]),
+            "steps": len(result["seconds"]),
+            "reached": result["rewards"][-1] >= GOAL,
+            "rewards": [round(r, 3) for r in result["rewards"]],
+        }
+
+    rate = job.get("learning_rate", job["settings"]["learning_rate"])
+    key = {"side": side, "seed": seed, "learning_rate": rate, "job": fingerprint(side, job)}
+    patience = job.get("max_seconds", 0)
+    return measured.row(key, measure, lambda row: row["reached"] or row["seconds"] >= patience)
 
 
 def main() -> None:
@@ -88,13 +94,14 @@ def main() -> None:
     options = parser.parse_args()
     trl_python()  # installed before anything is timed
 
+    measured = MeasuredRows("time_to_reward")
     rows: list[dict[str, Any]] = []
     rates = options.trl_learning_rates
     for seed in range(options.seeds):
         job = job_of(seed)
-        ours = outcome("burnish", seed, job)
+        ours = outcome(measured, "burnish", seed, job)
         limit = {"max_seconds": options.patience * ours["seconds"]}
-        tries = [outcome("trl", seed, job | limit | {"learning_rate": rate}) for rate in rates]
+        tries = [outcome(measured, "trl", seed, job | limit | {"learning_rate": rate}) for rate in rates]
         # The best: reached soonest, or else the highest reward seen.
         best = min(tries, key=lambda r: (not r["reached"], r["seconds"] if r["reached"] else -max(r["rewards"])))
         rates = [best["learning_rate"]]
@@ -119,7 +126,7 @@ def main() -> None:
         "per_seed": [round(f, 2) for f in factors],
     }
     write_results("time_to_reward", {"machine": machine(), "rows": rows, "summary": summary})
-    ROWS.unlink()
+    measured.forget()
 
 
 if __name__ == "__main__":

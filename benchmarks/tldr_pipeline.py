@@ -1,32 +1,24 @@
 """SFT, reward model, PPO and verdict on real TL;DR posts of real length, over seeds.
 
-    python benchmarks/tldr_pipeline.py DATA [--seeds 3] [--demonstrations 600] [--steps 20]
+    python benchmarks/tldr_pipeline.py DATA [--seeds 3] [--demonstrations 256] [--steps 12]
 
 DATA holds tldr/{train,valid}.jsonl (prompt, completion). SFT learns from the authors' summaries. There are no human
-choices for these posts, so the reward model learns to tell the author's own summary from that of another post in the
-same length (it must read the post to do so) and from the SFT model's sample. PPO is measured on valid posts only;
-ROUGE-L to the author's summary and the TL;DR rule are the second opinions that it never sees. SmolLM2-135M.
-Prints a table and, last, one JSON line.
+choices for these posts, so the reward model learns to tell the author's own summary from one of similar length that
+another author wrote: it must read the post to do so. PPO is measured on valid posts only; the TL;DR rule and ROUGE-L
+to the author's summary are second opinions that it never sees. SmolLM2-135M. Prints a table and, last, one JSON line;
+stopped, it goes on with the seed where it was.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import tempfile
-import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from burnish.base_setup import EMBEDDED_NAME
-from burnish.config.pipeline_config import pipeline_config
-from burnish.runs import Run
-from burnish.stages.pipeline import run_pipeline
-from workload import machine, write_results
+from burnish.config.pipeline_config import PipelineConfig, pipeline_config
+from pipelines import measure_seeds, write
 
 MODEL = {
     "model_name": EMBEDDED_NAME,
@@ -35,7 +27,7 @@ MODEL = {
     "chat_template": True,
     "system_prompt": "Tell in one short sentence what happened in the post.",
     "max_new_tokens": 48,
-    "prompt_cache_mb": 2048,
+    "prompt_cache_mb": 6144,
 }
 LONGEST_POST = 2200  # characters; about 500 tokens
 
@@ -58,43 +50,28 @@ def swapped(rows: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
     return pairs
 
 
-def write(file: Path, rows: list[dict[str, Any]]) -> str:
-    file.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
-    return str(file)
-
-
-def measure(data: Path, folder: Path, options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """One seed from data to verdict."""
-    train = read(data / "tldr" / "train.jsonl", options.demonstrations)
-    valid = read(data / "tldr" / "valid.jsonl", options.held_out)
-    prompts = [{"prompt": r["prompt"], "reference": r["completion"]} for r in train[: options.prompts]]
-    held_out = [{"prompt": r["prompt"], "reference": r["completion"]} for r in valid]
-    files = {
-        "train": write(folder / "train.jsonl", train),
-        "valid": write(folder / "valid.jsonl", valid),
-        "pairs": write(folder / "pairs.jsonl", swapped(train, seed)),
-        "valid_pairs": write(folder / "valid_pairs.jsonl", swapped(valid, seed)),
-        "prompts": write(folder / "prompts.jsonl", prompts),
-        "held_out": write(folder / "held_out.jsonl", held_out),
-    }
-    config = pipeline_config(
+def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
+    train = read(options.data / "tldr" / "train.jsonl", options.demonstrations)
+    valid = read(options.data / "tldr" / "valid.jsonl", options.held_out)
+    with_reference = [[{"prompt": r["prompt"], "reference": r["completion"]} for r in rows] for rows in (train, valid)]
+    return pipeline_config(
         {
             "model": MODEL | {"seed": seed},
             "sft": {
-                "demonstrations": files["train"],
-                "eval_demonstrations": files["valid"],
-                "epochs": 1,
-                "learning_rate": 5e-4,
-            },
-            "reward_model": {
-                "preferences": files["pairs"],
-                "eval_preferences": files["valid_pairs"],
+                "demonstrations": write(folder / "train.jsonl", train),
+                "eval_demonstrations": write(folder / "valid.jsonl", valid),
                 "epochs": 2,
                 "learning_rate": 5e-4,
             },
+            "reward_model": {
+                "preferences": write(folder / "pairs.jsonl", swapped(train, seed)),
+                "eval_preferences": write(folder / "valid_pairs.jsonl", swapped(valid, seed)),
+                "epochs": 3,
+                "learning_rate": 5e-4,
+            },
             "ppo": {
-                "prompts": files["prompts"],
-                "eval_prompts": files["held_out"],
+                "prompts": write(folder / "prompts.jsonl", with_reference[0]),
+                "eval_prompts": write(folder / "held_out.jsonl", with_reference[1]),
                 "eval_reward": "tldr",
                 "value_from_reward": True,
                 "steps": options.steps,
@@ -102,6 +79,7 @@ def measure(data: Path, folder: Path, options: argparse.Namespace, seed: int) ->
                 "mini_batch_size": 16,
                 "epochs": 2,
                 "gamma": 1.0,
+                "lam": 1.0,
                 "temperature": 0.7,
                 "kl_coef": 0.05,
                 "learning_rate": 1e-3,
@@ -110,63 +88,11 @@ def measure(data: Path, folder: Path, options: argparse.Namespace, seed: int) ->
         },
         folder / "run",
     )
-    started = time.perf_counter()
-    run = run_pipeline(config, Console(width=100))
-    verdict = run.read("verdict.json")
-    sft, reward = (Run.open(config.folder / stage).read("result.json") for stage in ("sft", "reward"))
-    measures = ("reward", "second_reward", "rouge_l", "kl", "tokens")
-    return {
-        "seed": seed,
-        "sft_loss": [sft["loss_before"], sft["loss_after"]],
-        "reward_accuracy": reward["report"]["accuracy"],
-        "reward_accuracy_interval": reward["report"]["accuracy_interval"],
-        "outcome": verdict["outcome"],
-        "win_rate": verdict["win_rate"],
-        "win_rate_by_second_reward": verdict["win_rate_by_second_reward"],
-        "best_of_n": verdict["best_of_n"],
-        **{side: {m: verdict[side][m] for m in measures} for side in ("start", "tuned")},
-        "curve": [[r["step"], round(r["reward"], 3), round(r["kl"], 2)] for r in run.read_lines("metrics.jsonl")],
-        "seconds": time.perf_counter() - started,
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--demonstrations", type=int, default=600)
-    parser.add_argument("--prompts", type=int, default=192)
-    parser.add_argument("--held-out", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=20)
-    options = parser.parse_args()
-    rows = []
-    for seed in range(options.seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            rows.append(measure(options.data, Path(folder), options, seed))
-        print(json.dumps(rows[-1]), flush=True)
-
-    table = Table("seed", "SFT loss", "reward acc.", "reward", "rule", "ROUGE-L", "KL", "wins", "outcome", "minutes")
-    for r in rows:
-        before_after = [f"{r['start'][m]['mean']:.2f} {r['tuned'][m]['mean']:.2f}" for m in ("reward", "second_reward")]
-        table.add_row(
-            f"{r['seed']}",
-            "{:.2f} {:.2f}".format(*r["sft_loss"]),
-            f"{r['reward_accuracy']:.0%}",
-            *before_after,
-            f"{r['start']['rouge_l']['mean']:.3f} {r['tuned']['rouge_l']['mean']:.3f}",
-            f"{r['tuned']['kl']['mean']:.1f}",
-            f"{r['win_rate']['rate']:.0%}",
-            r["outcome"],
-            f"{r['seconds'] / 60:.0f}",
-        )
-    Console(width=120).print(table)
-    summary = {
-        "reward": [[r["start"]["reward"]["mean"], r["tuned"]["reward"]["mean"]] for r in rows],
-        "rouge_l": [[r["start"]["rouge_l"]["mean"], r["tuned"]["rouge_l"]["mean"]] for r in rows],
-        "outcomes": [r["outcome"] for r in rows],
-    }
-    write_results("tldr_pipeline", {"machine": machine(), "rows": rows, "summary": summary})
 
 
 if __name__ == "__main__":
-    main()
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--demonstrations", type=int, default=256)
+    parser.add_argument("--held-out", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=12)
+    measure_seeds("tldr_pipeline", parser, configure)

@@ -6,6 +6,7 @@ import json
 import platform
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,34 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "matmul_gflops": round(matmul_rate()),
     }
+
+
+class MeasuredRows:
+    """The rows of a long benchmark, kept as they come: stopped, it goes on where it was."""
+
+    def __init__(self, name: str) -> None:
+        self.file = RESULTS / f"{name}_rows.jsonl"
+
+    def row(
+        self,
+        key: dict[str, Any],
+        measure: Callable[[], dict[str, Any]],
+        usable: Callable[[dict[str, Any]], bool] = lambda row: True,
+    ) -> dict[str, Any]:
+        """What `measure` finds, or what an earlier start of the script found for the very same key."""
+        for row in map(json.loads, self.file.read_text().splitlines() if self.file.is_file() else ()):
+            if key.items() <= row.items() and usable(row):
+                return row
+        row = key | measure()
+        print(json.dumps(row), flush=True)
+        RESULTS.mkdir(exist_ok=True)
+        with self.file.open("a") as out:
+            out.write(json.dumps(row) + "\n")
+        return row
+
+    def forget(self) -> None:
+        """All is measured and written elsewhere."""
+        self.file.unlink(missing_ok=True)
 
 
 def write_results(name: str, results: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Writes what the docs take from elsewhere:  python docs/make_tables.py
 
-docs/config.md and docs/metrics.md from the code; in README and docs/performance.md the tables between
+docs/config.md and docs/metrics.md from the code; in README, docs/performance.md and docs/results.md the tables between
 `<!-- results: NAME -->` and `<!-- end -->` from benchmarks/results/NAME.json, as the benchmarks left them.
 """
 
@@ -125,9 +125,72 @@ def on_paper(results: dict[str, Any]) -> str:
     return table(["", *columns], rows)
 
 
+def reward_model(results: dict[str, Any]) -> str:
+    rows = []
+    for name, s in results["summary"].items():
+        mine = [r for r in results["rows"] if r["set"] == name]
+        low, high = s["interval"]
+        rows.append(
+            [
+                name,
+                f"{mine[0]['num_train']}, {mine[0]['num_pairs']}",
+                f"**{s['accuracy']:.1%}** ({low:.0%} to {high:.0%})",
+                ", ".join(f"{a:.1%}" for a in s["by_seed"]),
+                f"{s['longer_wins']:.1%}",
+                f"{s['bag_of_words']:.1%}",
+                f"{mean(r['calibration_error'] for r in mine):.2f}",
+                f"{mean(r['length_correlation'] for r in mine):+.2f}",
+            ]
+        )
+    header = ["judgements", "train, held-out pairs", "accuracy (95 %)", "by seed", "longer wins", "counting words"]
+    return table([*header, "calibration error", "score and length"], rows)
+
+
+def pipeline(results: dict[str, Any]) -> str:
+    """One row per measure, start and tuned; one column per seed."""
+    runs = results["rows"]
+
+    def both(measure: str, digits: int = 2) -> list[str]:
+        cells = []
+        for r in runs:
+            start, tuned = r["start"][measure], r["tuned"][measure]
+            cells.append(
+                " to ".join(f"{v['mean']:.{digits}f} ± {v['half_interval_95']:.{digits}f}" for v in (start, tuned))
+            )
+        return cells
+
+    def wins(key: str) -> list[str]:
+        return ["{:.0%} ({:.0%} to {:.0%})".format(r[key]["rate"], *r[key]["interval"]) for r in runs]
+
+    rows = []
+    if "sft_loss" in runs[0]:
+        rows.append(["SFT: held-out loss (nats a token)", *("{:.2f} to {:.2f}".format(*r["sft_loss"]) for r in runs)])
+    if runs[0]["reward_model"]:
+        cells = [
+            "{:.0%} ({:.0%} to {:.0%})".format(r["reward_model"]["accuracy"], *r["reward_model"]["accuracy_interval"])
+            for r in runs
+        ]
+        rows.append(["reward model: held-out accuracy", *cells])
+    if runs[0]["score_correlation"] is not None:
+        rows.append(["reward model: correlation with labels", *(f"{r['score_correlation']:.2f}" for r in runs)])
+    rows += [["PPO: reward", *both("reward")], ["second reward", *both("second_reward")]]
+    if "rouge_l" in runs[0]["start"]:
+        rows.append(["ROUGE-L", *both("rouge_l", 3)])
+    rows += [
+        ["length (tokens)", *both("tokens", 0)],
+        ["KL (nats)", *(f"{r['tuned']['kl']['mean']:.1f}" for r in runs)],
+        ["better by the reward", *wins("win_rate")],
+        ["better by the second reward", *wins("win_rate_by_second_reward")],
+        ["start's best of 4, reward", *(f"{r['best_of_n']['reward']:.2f}" for r in runs)],
+        ["**verdict**", *(f"**{r['outcome']}**" for r in runs)],
+        ["reward by step", *(", ".join(f"{reward:.2f}" for _, reward, _ in r["curve"]) for r in runs)],
+    ]
+    return table(["start to tuned", *(f"seed {r['seed']}" for r in runs)], rows)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper)
-}
+    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, reward_model)
+} | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline}
 
 
 def with_results(page: str) -> str:
@@ -145,6 +208,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/config.md": config_page,
     "docs/metrics.md": metrics_page,
     "docs/performance.md": partial(with_results, "docs/performance.md"),
+    "docs/results.md": partial(with_results, "docs/results.md"),
     "README.md": partial(with_results, "README.md"),
 }
 

@@ -40,7 +40,7 @@ class RewardReport:
     accuracy_interval: tuple[float, float]
     margin: float
     calibration_error: float
-    """Mean distance between how sure the model is, sigmoid(margin), and how often it is right; 0 is perfect."""
+    """Mean distance between how sure the model is, sigmoid(margin as trained), and how often it is right."""
     length_correlation: float
     """Of score with length in words, over all answers. Far from 0: the model likes or dislikes length as such."""
     longer_wins: float
@@ -77,9 +77,13 @@ class RewardReport:
 
 
 def reward_report(
-    train: Sequence[Preference], held_out: Sequence[Preference], chosen: Sequence[float], rejected: Sequence[float]
+    train: Sequence[Preference],
+    held_out: Sequence[Preference],
+    chosen: Sequence[float],
+    rejected: Sequence[float],
+    spread: float = 1.0,
 ) -> RewardReport:
-    """`chosen` and `rejected` are the model's scores of the held-out answers."""
+    """`chosen` and `rejected` are the model's scores of the held-out answers, divided by `spread` after training."""
     margins = [c - r for c, r in zip(chosen, rejected, strict=True)]
     right = sum(m > 0 for m in margins)
     lengths = [[len(words(answer)) for answer in (p.chosen, p.rejected)] for p in held_out]
@@ -89,7 +93,7 @@ def reward_report(
         accuracy=right / len(held_out),
         accuracy_interval=share_interval(right, len(held_out)),
         margin=fmean(margins),
-        calibration_error=_calibration_error(margins),
+        calibration_error=_calibration_error([m * spread for m in margins]),
         length_correlation=correlation([*chosen, *rejected], [n for side in zip(*lengths, strict=True) for n in side]),
         longer_wins=fmean((c > r) + 0.5 * (c == r) for c, r in lengths),
         bag_of_words=_bag_of_words_accuracy(train, held_out),

@@ -49,6 +49,7 @@ class RewardTrainer:
         self.model = RewardModel(self.base, self.encoder.encode, "reward")
         self.trainer = SupervisedTrainer(self.model, config, self._loss_of, self._size_of, weight_of=lambda _: 1.0)
         self._score_mean, self._score_std = 0.0, 1.0
+        self.spread = 1.0  # of the scores that the loss saw, in which a margin is a log-odds; normalising divides by it
 
     def train(
         self, judgements: Sequence[Judgement], on_update: Callable[[Statistics], None] | None = None
@@ -86,7 +87,8 @@ class RewardTrainer:
                 prompts += [judgement.prompt] * len(texts)
                 answers += texts
         scores = self.scores(prompts, answers)
-        self.model.normalise(fmean(scores), pstdev(scores) or 1.0)
+        self.spread = pstdev(scores) or 1.0
+        self.model.normalise(fmean(scores), self.spread)
 
     def _answers_of_start(self, prompts: Sequence[str]) -> list[str]:
         speaker = PolicyModel(self.base, self.start)

@@ -100,7 +100,7 @@ def run_reward(
                 prompts = prompts_of(pairs.held_out)
                 chosen = trainer.scores(prompts, [p.chosen for p in pairs.held_out])
                 rejected = trainer.scores(prompts, [p.rejected for p in pairs.held_out])
-                report = reward_report(pairs.train, pairs.held_out, chosen, rejected)
+                report = reward_report(pairs.train, pairs.held_out, chosen, rejected, trainer.spread)
             result |= {"report": report.as_dict(), "verdict": report.verdict}
             console.print(_report_table(report))
             _print_mistakes(console, report)
