@@ -125,6 +125,14 @@ def on_paper(results: dict[str, Any]) -> str:
     return table(["", *columns], rows)
 
 
+def torture(results: dict[str, Any]) -> str:
+    rows = [
+        [name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.items())]
+        for name, result in results["results"].items()
+    ]
+    return table(["torment", "result"], rows) + "\n\n" + measured_on(results)
+
+
 def reward_model(results: dict[str, Any]) -> str:
     rows = []
     for name, s in results["summary"].items():
@@ -189,7 +197,7 @@ def pipeline(results: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, reward_model)
+    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, torture, reward_model)
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline}
 
 
@@ -209,6 +217,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/performance.md": partial(with_results, "docs/performance.md"),
     "docs/results.md": partial(with_results, "docs/results.md"),
+    "docs/reliability.md": partial(with_results, "docs/reliability.md"),
     "README.md": partial(with_results, "README.md"),
 }
 
