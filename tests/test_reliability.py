@@ -192,14 +192,14 @@ def test_r6_logs_survive_kills(zygote, folder, whole):
 
 
 def test_r7_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, monkeypatch):
-    """The disk is a file-size limit here: what is written beyond it fails as on a full disk."""
+    """Here the disk only says that it is full; below it is."""
     store = Checkpoints(tmp_path / "checkpoints")
     store.save(1, State({"w": torch.arange(4.0)}, {"step": 1}))
 
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("burnish.checkpoints._to_disk", full)
+    monkeypatch.setattr("burnish.checkpoints.to_disk", full)
     with pytest.raises(ResourceError, match=r"the disk is full \(\d+ MB free\)") as stopped:
         store.save(2, State({"w": torch.zeros(4)}, {"step": 2}))
     assert stopped.value.exit_code == 6
@@ -207,6 +207,51 @@ def test_r7_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, monkeypatch):
     step, state = store.latest()
     assert (step, state.tensors["w"].tolist()) == (1, [0.0, 1.0, 2.0, 3.0])
     assert not list((tmp_path / "checkpoints").glob(".writing*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "small", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small disk can only be mounted by root")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_r7_a_disk_that_fills_up_during_a_run(zygote, folder, small_disk, tmp_path):
+    """Whatever was being written, the last checkpoint is whole and the run can end as if undisturbed."""
+    fill = tmp_path / "fill.py"
+    fill.write_text(
+        "from pathlib import Path\n"
+        "from judge import vowels\n"
+        f"calls, switch, disk = [], Path({str(tmp_path / 'switch')!r}), Path({str(small_disk)!r})\n"
+        "def f(prompts, responses):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) == 5 and switch.exists():\n"  # once before training, for the held-out prompts
+        "        with open(disk / 'filler', 'wb', buffering=0) as out:\n"
+        "            try:\n"
+        "                while out.write(bytes(4096)): pass\n"
+        "            except OSError: pass\n"
+        "    return vowels(prompts, responses)\n"
+    )
+    shutil.copy(folder / "judge.py", tmp_path)
+    train = ("train", "config.yaml", f"reward={fill}:f")
+    undisturbed = zygote.run(folder, *train, "run_name=roomy")
+    assert undisturbed.code == 0, undisturbed.text
+    (tmp_path / "switch").touch()
+    outcome = zygote.run(folder, *train, f"run_dir={small_disk}", "run_name=cramped")
+    assert outcome.code == 6, outcome.text
+    assert "full" in outcome.text
+    assert "Traceback" not in outcome.text
+    assert all(c.problem is None for c in Checkpoints(small_disk / "cramped" / "checkpoints").all())
+    (small_disk / "filler").unlink()
+    (tmp_path / "switch").unlink()
+    resumed = zygote.run(folder, "resume", small_disk / "cramped")
+    assert resumed.code == 0, resumed.text
+    assert state_hash(small_disk / "cramped") == state_hash(folder / "runs" / "roomy")
+    assert log_of(small_disk / "cramped") == log_of(folder / "runs" / "roomy")
 
 
 def test_r7_space_is_checked_before_the_first_step(tmp_path):

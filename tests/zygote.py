@@ -17,7 +17,7 @@ import burnish.stages.resume  # noqa: E402, F401
 from burnish import cli  # noqa: E402
 from burnish.runs import Run  # noqa: E402
 
-IN_A_SAVE = ("save_file", "_fingerprint", "_to_disk")
+IN_A_SAVE = ("save_file", "_fingerprint", "to_disk")
 
 
 def arm(kill_at: int | None, inside_saves: bool) -> None:

@@ -8,7 +8,6 @@ safetensors, everything else in JSON.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -24,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from burnish.errors import BurnishError, NoCheckpointError, ResourceError
+from burnish.errors import BurnishError, NoCheckpointError, ResourceError, is_disk_full
 
 MANIFEST = "MANIFEST.json"
 TENSORS = "tensors.safetensors"
@@ -90,12 +89,12 @@ class Checkpoints:
             manifest = {"format": FORMAT, "step": step, "files": files}
             (scratch / MANIFEST).write_text(json.dumps(manifest | {"sha256": _digest(manifest)}))
             for name in (TENSORS, VALUES, MANIFEST):
-                _to_disk(scratch / name)
-            _to_disk(scratch)
+                to_disk(scratch / name)
+            to_disk(scratch)
             if target.exists():  # the same step again, after a resume
                 shutil.rmtree(target)
             scratch.rename(target)
-            _to_disk(self.folder)
+            to_disk(self.folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(scratch, ignore_errors=True)
             raise _cannot_save(error, self.folder, state.nbytes) from error
@@ -257,7 +256,8 @@ def _fingerprint(file: Path) -> dict[str, Any]:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
+    """Returns when what was written to a file or folder would survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -278,8 +278,7 @@ def _cannot_save(error: Exception, folder: Path, nbytes: int) -> BurnishError:
         free = _mb(shutil.disk_usage(folder).free)
     except OSError:
         free = "unknown"
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space" in str(error)
-    what = "the disk is full" if full else str(error)
+    what = "the disk is full" if is_disk_full(error) else str(error)
     return ResourceError(
         f"cannot save a checkpoint of {_mb(nbytes)} in {folder}: {what} ({free} free). Checkpoints made before are "
         "intact; make room, then `burnish resume`"

@@ -286,7 +286,7 @@ def _version(package: str) -> str:
 
 def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and an exit code, never in a traceback."""
-    from burnish.errors import BurnishError, StoppedError
+    from burnish.errors import BurnishError, ResourceError, StoppedError, is_disk_full
 
     _quiet_libraries()
     try:
@@ -295,6 +295,11 @@ def main() -> None:
         mark = "" if isinstance(error, StoppedError) else "[red]error:[/red] "
         Console(stderr=True).print(f"{mark}{escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        Console(stderr=True).print("[red]error:[/red] the disk is full; make room and try again", highlight=False)
+        sys.exit(ResourceError.exit_code)
     except SystemExit as end:
         if end.code == 130:
             Console(stderr=True).print("interrupted; what was learned so far is in the run folder")

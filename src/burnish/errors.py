@@ -6,6 +6,7 @@ Every message says what was found, where, what is needed and the way out.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -64,6 +65,11 @@ class StoppedError(BurnishError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether a write failed for want of space (safetensors says so in words only)."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -26,12 +26,15 @@ from typing import Any
 
 import yaml
 
+from burnish.checkpoints import to_disk
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
 from burnish.errors import InputError, LockedError
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
 from burnish.models.base_model import RoleModel
 from burnish.sa_pairs import COLUMNS, SAPairs
+
+LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 
 
 class Run:
@@ -164,13 +167,20 @@ class Run:
 
     def forget_after(self, step: int) -> None:
         """Lines of steps that will be made again leave the logs, and so does a last line that a kill tore."""
-        for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl"):
+        for name in LOGS:
             path = self.folder / name
             if path.is_file():
                 kept = [row for row in self.read_lines(name) if row.get("step", row.get("update", 0)) <= step]
                 scratch = self.folder / f".writing-{name}"
                 scratch.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+                to_disk(scratch)
                 scratch.replace(path)
+
+    def logs_to_disk(self) -> None:
+        """Every line written so far survives a power cut: a checkpoint must not know of steps that the logs forgot."""
+        for name in LOGS:
+            if (self.folder / name).is_file():
+                to_disk(self.folder / name)
 
     # ------------------------------------------------------------------------------------------------- writing
 
@@ -214,6 +224,7 @@ class Run:
         """A JSON file of the run, there completely or not at all."""
         scratch = self.folder / f".writing-{file}"
         scratch.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        to_disk(scratch)
         scratch.replace(self.folder / file)
 
     def _append(self, file: str, row: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config.stage_configs import RunFiles
-from burnish.errors import InputError, StoppedError
+from burnish.errors import InputError, ResourceError, StoppedError, is_disk_full
 from burnish.guards import StopSignals
 from burnish.runs import Run
 from burnish.training_state import compare_identity
@@ -48,6 +48,7 @@ class Saving:
         """Goes on from the newest checkpoint, or from the one asked for; gives its step, 0 for a fresh start."""
 
         def with_identity() -> State:
+            self.run.logs_to_disk()
             state = state_of()
             state.values["identity"] = identity
             return state
@@ -97,7 +98,15 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
         console.show_cursor(True)
 
     with run.lock(), StopSignals(announce) as stop:
-        yield Saving(console, run, config, stop)
+        try:
+            yield Saving(console, run, config, stop)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            raise ResourceError(
+                f"the disk of {run.folder} is full. Checkpoints made before are intact; make room, then: "
+                f"burnish resume {shlex.quote(str(run.folder))}"
+            ) from error
 
 
 def changed_settings(run: Run, config: Any) -> list[str]:
