@@ -115,6 +115,7 @@ def test_r4_every_field_of_the_state_is_used():
         return {k: t.tolist() for k, t in state.tensors.items()}, json.dumps(state.values)
 
     changes = {"adaptive_kl_target": 0.5, "mini_batch_size": 4, "adaptive_kl_horizon": 10, "lora_dropout": 0.0}
+    changes |= {"lora_layers": 1, "lora_target_modules": ["v_proj"]}  # few fields of each kind
     trained = tiny_trainer(**changes)
     for _ in range(2):
         trained.ppo_step(PROMPTS)
