@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from rich.console import Console
+from safetensors import SafetensorError
 
 from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config.stage_configs import RunFiles
@@ -100,7 +101,7 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
     with run.lock(), StopSignals(announce) as stop:
         try:
             yield Saving(console, run, config, stop)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             if not is_disk_full(error):
                 raise
             raise ResourceError(
