@@ -54,18 +54,17 @@ TLDR: dict[str, Any] = {
         "epochs": 1,
         "batch_size": 8,
         "learning_rate": 1e-3,
-        "num_centring_prompts": 16,
     },
     # One pass over large batches: a learned reward is noisy, and a large batch decodes at a better rate.
     "ppo": PPO
     | {
         "prompts": "bundled:tldr",
         "eval_reward": "tldr",
-        "steps": 4,
+        "steps": 5,
         "batch_size": 64,
         "epochs": 1,
         "temperature": 0.7,
-        "kl_coef": 0.05,
+        "kl_coef": 0.03,
         "learning_rate": 1.5e-3,
         "lr_schedule": "constant",
     },
