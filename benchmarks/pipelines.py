@@ -6,6 +6,7 @@ import json
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,8 @@ def measure_seeds(name: str, parser: ArgumentParser, configure: Configure) -> No
     rows = []
     for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(
-                measured.row({"seed": seed, **size}, lambda f=Path(folder), s=seed: _run(configure(options, f, s)))
-            )
+            run = partial(_run, configure, options, Path(folder), seed)
+            rows.append(measured.row({"seed": seed, **size}, run))
     Console(width=120).print(_table(rows))
     summary = {
         "reward": [[round(r[side]["reward"]["mean"], 3) for side in ("start", "tuned")] for r in rows],
@@ -50,7 +50,8 @@ def write(file: Path, rows: list[dict[str, Any]]) -> str:
     return str(file)
 
 
-def _run(config: PipelineConfig) -> dict[str, Any]:
+def _run(configure: Configure, options: Namespace, folder: Path, seed: int) -> dict[str, Any]:
+    config = configure(options, folder, seed)
     run = run_pipeline(config, Console(width=100))
     verdict = run.read("verdict.json")
     row: dict[str, Any] = {

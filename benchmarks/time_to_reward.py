@@ -90,12 +90,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--patience", type=float, default=8.0)
-    parser.add_argument("--trl-learning-rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--trl-learning-rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3, 3e-3])
     options = parser.parse_args()
     trl_python()  # installed before anything is timed
 
     measured = MeasuredRows("time_to_reward")
     rows: list[dict[str, Any]] = []
+    sweep: list[dict[str, Any]] = []
     rates = options.trl_learning_rates
     for seed in range(options.seeds):
         job = job_of(seed)
@@ -104,6 +105,7 @@ def main() -> None:
         tries = [outcome(measured, "trl", seed, job | limit | {"learning_rate": rate}) for rate in rates]
         # The best: reached soonest, or else the highest reward seen.
         best = min(tries, key=lambda r: (not r["reached"], r["seconds"] if r["reached"] else -max(r["rewards"])))
+        sweep += tries if len(tries) > 1 else []
         rates = [best["learning_rate"]]
         rows += [ours, best]
 
@@ -125,7 +127,7 @@ def main() -> None:
         "burnish_reached": all(r["reached"] for r in rows[::2]),
         "per_seed": [round(f, 2) for f in factors],
     }
-    write_results("time_to_reward", {"machine": machine(), "rows": rows, "summary": summary})
+    write_results("time_to_reward", {"machine": machine(), "rows": rows, "sweep": sweep, "summary": summary})
     measured.forget()
 
 

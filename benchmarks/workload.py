@@ -15,18 +15,24 @@ from transformers import AutoTokenizer
 
 from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
-from burnish.config import TrainConfig
+from burnish.config import TrainConfig, load_train_config
 from burnish.data import Split, bundled_tldr, load_split
-from burnish.demo import MODEL, PPO, SENTIMENT, TLDR
+from burnish.demo import MODEL, PPO, SENTIMENT
 
 RESULTS = Path(__file__).parent / "results"
+TLDR_CONFIG = Path(__file__).parent.parent / "configs" / "tldr.yaml"
 LENGTHS = {"short": (16, 64), "tldr": (200, 400)}  # prompt tokens, drawn evenly
 
 
 def ppo_task(task: str, **overrides: object) -> tuple[TrainConfig, Split[str]]:
-    """The demo's PPO stage alone, against a rule, and its prompts; `overrides` replace single settings."""
-    against_rule = {"reward": "tldr", "eval_reward": None, "value_from_reward": False}
-    settings = MODEL | PPO | SENTIMENT if task == "sentiment" else TLDR["model"] | TLDR["ppo"] | against_rule
+    """PPO against a rule, and its prompts; `overrides` replace single settings.
+
+    `sentiment` is the demo's; `tldr` is configs/tldr.yaml on all bundled posts.
+    """
+    if task == "sentiment":
+        settings = MODEL | PPO | SENTIMENT
+    else:
+        settings = load_train_config(TLDR_CONFIG).model_dump() | MODEL | {"prompts": "bundled:tldr"}
     config = TrainConfig(**(settings | overrides))
     return config, load_split("prompts", config.prompts)[0]
 

@@ -109,7 +109,9 @@ def time_to_reward(results: dict[str, Any]) -> str:
                 f"{more}**{theirs['seconds'] / ours['seconds']:.1f}x**",
             ]
         )
-    return table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows) + "\n\n" + measured_on(results)
+    sweep = ", ".join(f"{r['seconds']:.0f} s at {r['learning_rate']:g}" for r in results["sweep"])
+    rates = f"TRL's learning rates on seed {results['sweep'][0]['seed']}: {sweep}. The best of them serves all seeds."
+    return "\n\n".join([table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows), rates, measured_on(results)])
 
 
 def tricks(results: dict[str, Any]) -> str:

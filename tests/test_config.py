@@ -140,3 +140,14 @@ def test_example_configs_load(name):
     config = load_train_config(configs / name)
     assert load_split("prompts", config.prompts, None, config.num_eval_prompts, 0, config.fields)[0].train
     assert check_parts(config.reward_parts)
+
+
+def test_the_example_pipeline_is_the_demo():
+    from burnish.config.pipeline_config import load_pipeline_config
+    from burnish.demo import tldr_pipeline
+
+    example = load_pipeline_config(Path(__file__).parent.parent / "configs" / "pipeline.yaml")
+    demo = tldr_pipeline()
+    places = {"run_dir", "run_name", "sft", "reward"}  # where runs lie
+    for stage in ("sft", "reward_model", "ppo"):
+        assert getattr(example, stage).model_dump(exclude=places) == getattr(demo, stage).model_dump(exclude=places)

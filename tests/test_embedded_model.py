@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real_model
 
 @pytest.mark.parametrize("task", ["tldr", "sentiment"])
 def test_a_short_real_run(tmp_path, task):
-    shorter = {"steps": 2, "batch_size": 4, "mini_batch_size": 2, "max_new_tokens": 12}
+    shorter = {"steps": 2, "batch_size": 4, "mini_batch_size": 2, "epochs": 2, "max_new_tokens": 12}
     alone = {"sft": None, "reward": "tldr", "value_from_reward": False}
     if task == "sentiment":
         config = sentiment_config(**shorter)

@@ -43,21 +43,30 @@ SENTIMENT: dict[str, Any] = {
 TLDR: dict[str, Any] = {
     "model": MODEL
     | {
-        "max_new_tokens": 32,
+        "max_new_tokens": 40,
         "chat_template": True,
         "system_prompt": "Tell in one short sentence what happened in the post.",
     },
-    "sft": {"demonstrations": "bundled:tldr", "epochs": 1, "learning_rate": 5e-4},
-    "reward_model": {"preferences": "bundled:tldr", "epochs": 2, "learning_rate": 5e-4},
+    "sft": {"demonstrations": "bundled:tldr", "epochs": 1, "batch_size": 8, "learning_rate": 2e-3},
+    "reward_model": {
+        "preferences": "bundled:tldr",
+        "max_new_tokens": 60,  # the longest of the rejected answers
+        "epochs": 1,
+        "batch_size": 8,
+        "learning_rate": 1e-3,
+    },
+    # One pass over large batches: a learned reward is noisy, and a large batch decodes at a better rate.
     "ppo": PPO
     | {
         "prompts": "bundled:tldr",
         "eval_reward": "tldr",
-        "value_from_reward": True,
-        "steps": 10,
+        "steps": 5,
+        "batch_size": 64,
+        "epochs": 1,
         "temperature": 0.7,
-        "kl_coef": 0.05,
-        "learning_rate": 1e-3,
+        "kl_coef": 0.03,
+        "learning_rate": 1.5e-3,
+        "lr_schedule": "constant",
     },
 }
 
@@ -69,7 +78,7 @@ def run_demo(console: Console, task: str, steps: int | None = None, seed: int = 
     if task == "tldr":
         from burnish.stages.pipeline import run_pipeline
 
-        return run_pipeline(tldr_pipeline(run_dir, steps, seed), console)
+        return run_pipeline(tldr_pipeline(run_dir, steps, seed), console, best_of=2)
     from burnish.stages.ppo import run_ppo
 
     config = sentiment_config(**({"steps": steps} if steps else {}), seed=seed)

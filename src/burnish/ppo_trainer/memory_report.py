@@ -37,12 +37,13 @@ def memory_report(trainer: PPOTrainer, prompts: Sequence[str]) -> list[Row]:
 
 def _roles(trainer: PPOTrainer) -> list[Row]:
     base = sum(p.numel() * p.element_size() for n, p in trainer.base.model.named_parameters() if "lora_" not in n)
+    has_sft = trainer.sft_model.adapter is not None
     rows: list[Row] = [
-        ("base", base / MEGABYTE, "frozen, shared by every role; also the reference"),
+        ("base", base / MEGABYTE, "frozen, shared by every role" + ("" if has_sft else "; also the reference")),
         ("policy", 4 * trainer.policy.nbytes / MEGABYTE, "adapter, gradients and Adam's state"),
         ("value", 4 * trainer.value_model.nbytes / MEGABYTE, "adapter, head, gradients and Adam's state"),
     ]
-    if trainer.sft_model.adapter is not None:
+    if has_sft:
         rows.insert(1, ("reference", trainer.sft_model.nbytes / MEGABYTE, "the SFT stage's adapter, frozen"))
     models = trainer.reward_computer.models
     if models:

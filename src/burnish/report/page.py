@@ -70,6 +70,7 @@ class Token:
 @dataclass(frozen=True)
 class Response:
     step: int
+    headline: str
     prompt: str
     score: float
     tokens: list[Token]
@@ -93,7 +94,7 @@ def report_page(run: Run) -> str:
     environment.filters["number"] = short
     template = environment.from_string((files("burnish.report") / "template.html").read_text(encoding="utf-8"))
     return template.render(
-        name=run.folder.resolve().name,
+        name=_name(run),
         verdict=run.read("verdict.json") if has_verdict else None,
         measures=_measures(run.read("verdict.json")) if has_verdict else [],
         answers=_answers(run.read("verdict.json")) if has_verdict else [],
@@ -105,6 +106,12 @@ def report_page(run: Run) -> str:
         steps=len(rows),
         seconds=sum(r.get("seconds", 0.0) for r in rows),
     )
+
+
+def _name(run: Run) -> str:
+    """The folder's; a pipeline's stage is named after the pipeline."""
+    folder = run.folder.resolve()
+    return folder.parent.name if folder.name == run.stage else folder.name
 
 
 # ------------------------------------------------------------------------------------------------------- the parts
@@ -148,7 +155,13 @@ def _response(sample: dict[str, Any]) -> Response:
         strength = round(100 * math.sqrt(abs(advantages[position]) / largest))
         tokens.append(Token(text.replace("\n", "\u21b5"), advantages[position], strength, numbers))
     score = sample["score"]
-    return Response(sample["step"], sample["prompt"], sum(score) if isinstance(score, list) else score, tokens)
+    return Response(
+        sample["step"],
+        headline(sample["prompt"]),
+        sample["prompt"],
+        sum(score) if isinstance(score, list) else score,
+        tokens,
+    )
 
 
 def _probes(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -164,7 +177,9 @@ def _measures(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
     for key, label in MEASURES.items():
         if key in verdict["start"]:
             start, tuned = (
-                f"{short(verdict[side][key]['mean'])} ± {short(verdict[side][key]['half_interval_95'])}"
+                f"{verdict[side][key]['mean']:.2f} ± {verdict[side][key]['half_interval_95']:.2f}".replace(
+                    "-0.00", "0.00"
+                )
                 for side in ("start", "tuned")
             )
             rows.append((label, start, tuned))

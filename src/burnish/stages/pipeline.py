@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ BEST_OF = 4
 
 def run_pipeline(config: PipelineConfig, console: Console, best_of: int = BEST_OF) -> Run:
     """Gives the PPO run, with its verdict and report. All data is read and checked before the first stage begins."""
+    started = time.perf_counter()
     prompts, bad_prompts = load_prompts_of(config.ppo)
     demonstrations = sft.load_data(config.sft) if config.sft else None
     judgements = reward.load_data(config.reward_model) if config.reward_model else None
@@ -47,6 +49,8 @@ def run_pipeline(config: PipelineConfig, console: Console, best_of: int = BEST_O
         run_ppo(config.ppo, prompts, config.folder, "ppo", console, bad_prompts, best_of, prompts_read)
     run = Run.open(config.folder / "ppo")
     page = write_report(run)
+    seconds = round(time.perf_counter() - started)
+    console.print(f"\nAll stages: {seconds // 60}:{seconds % 60:02d} minutes.", highlight=False)
     console.print(f"Report, with credit token by token: {page}", highlight=False, soft_wrap=True)
     return run
 
