@@ -40,7 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def preferences(folder: Path, name: str) -> tuple[list[Any], list[Preference]]:
-    train, valid = (load_preferences(folder / "preferences" / f"{name}_{part}.jsonl") for part in ("train", "valid"))
+    files = (folder / "preferences" / f"{name}_{part}.jsonl" for part in ("train", "valid"))
+    train, valid = (load_preferences(file, skip_bad=True) for file in files)  # some answers are empty
     return train.records, valid.records
 
 
