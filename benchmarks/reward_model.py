@@ -12,7 +12,6 @@ stopped, it goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from functools import partial
@@ -29,9 +28,15 @@ from burnish.data import Preference, Scored, load_preferences, prompts_of
 from burnish.intervals import share_interval
 from burnish.reward_report import reward_report
 from burnish.reward_trainer import RewardTrainer
-from workload import MeasuredRows, machine, write_results
+from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
 
 OPENING_WORDS = 5
+COMMON: dict[str, Any] = {
+    "model_name": EMBEDDED_NAME,
+    "batch_size": 16,
+    "learning_rate": 5e-4,
+    "lora_dropout": 0.0,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "instructions": {"max_new_tokens": 160, "epochs": 2, "preferences": "-", "chat_template": True},
     "qa": {"max_new_tokens": 200, "epochs": 1, "preferences": "-", "chat_template": True},
@@ -59,8 +64,7 @@ def sentiment(folder: Path) -> tuple[list[Any], list[Preference]]:
 
 def scored_sentences(file: Path) -> list[Scored]:
     """Each sentence as opening and answer, its label as score."""
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    rows = [r for r in rows if len(r["text"].split()) > OPENING_WORDS + 2]
+    rows = [r for r in read_rows(file) if len(r["text"].split()) > OPENING_WORDS + 2]
     return [Scored(*_halves(r["text"]), float(r["label"])) for r in rows]
 
 
@@ -71,9 +75,8 @@ def _halves(text: str) -> tuple[str, str]:
 
 def measure(train: list[Any], valid: list[Preference], settings: dict[str, Any]) -> dict[str, Any]:
     """One reward model, trained and judged."""
-    common = {"model_name": EMBEDDED_NAME, "batch_size": 16, "learning_rate": 5e-4, "lora_dropout": 0.0}
     started = time.perf_counter()
-    trainer = RewardTrainer(RewardModelConfig(**(common | settings)))
+    trainer = RewardTrainer(RewardModelConfig(**settings))
     trainer.invocation.agree(prompts_of([*train, *valid]))
     trainer.train(train)
     seconds = time.perf_counter() - started
@@ -107,8 +110,8 @@ def main() -> None:
         random.Random(0).shuffle(train)
         train = train[: options.rows * (4 if name == "sentiment" else 1)]
         for seed in range(options.seeds):
-            settings = SETTINGS[name] | {"lora_layers": options.layers, "seed": seed}
-            key = {"set": name, "seed": seed, "layers": options.layers, "rows": options.rows}
+            settings = COMMON | SETTINGS[name] | {"lora_layers": options.layers, "seed": seed}
+            key = {"set": name, "seed": seed, "job": fingerprint([settings, len(train)])}
             rows.append(measured.row(key, partial(measure, train, valid, settings)))
 
     table = Table(

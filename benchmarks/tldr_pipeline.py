@@ -11,30 +11,21 @@ stopped, it goes on with the seed where it was.
 
 from __future__ import annotations
 
-import json
 import random
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
-from burnish.base_setup import EMBEDDED_NAME
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
+from burnish.demo import TLDR
 from pipelines import measure_seeds, write
+from workload import read_rows
 
-MODEL = {
-    "model_name": EMBEDDED_NAME,
-    "lora_layers": 10,
-    "lora_dropout": 0.0,
-    "chat_template": True,
-    "system_prompt": "Tell in one short sentence what happened in the post.",
-    "max_new_tokens": 48,
-    "prompt_cache_mb": 6144,
-}
+MODEL = TLDR["model"] | {"max_new_tokens": 48, "prompt_cache_mb": 6144}
 LONGEST_POST = 2200  # characters; about 500 tokens
 
 
 def read(file: Path, how_many: int) -> list[dict[str, str]]:
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [r for r in rows if len(r["prompt"]) <= LONGEST_POST][:how_many]
+    return [r for r in read_rows(file) if len(r["prompt"]) <= LONGEST_POST][:how_many]
 
 
 def swapped(rows: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
@@ -53,13 +44,13 @@ def swapped(rows: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
 def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
     train = read(options.data / "tldr" / "train.jsonl", options.demonstrations)
     valid = read(options.data / "tldr" / "valid.jsonl", options.held_out)
-    with_reference = [[{"prompt": r["prompt"], "reference": r["completion"]} for r in rows] for rows in (train, valid)]
+    train_file, valid_file = write(folder / "train.jsonl", train), write(folder / "valid.jsonl", valid)
     return pipeline_config(
         {
             "model": MODEL | {"seed": seed},
             "sft": {
-                "demonstrations": write(folder / "train.jsonl", train),
-                "eval_demonstrations": write(folder / "valid.jsonl", valid),
+                "demonstrations": train_file,
+                "eval_demonstrations": valid_file,
                 "epochs": 2,
                 "learning_rate": 5e-4,
             },
@@ -70,8 +61,9 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "learning_rate": 5e-4,
             },
             "ppo": {
-                "prompts": write(folder / "prompts.jsonl", with_reference[0]),
-                "eval_prompts": write(folder / "held_out.jsonl", with_reference[1]),
+                "prompts": train_file,
+                "eval_prompts": valid_file,
+                "fields": {"reference": "completion"},
                 "eval_reward": "tldr",
                 "value_from_reward": True,
                 "steps": options.steps,
