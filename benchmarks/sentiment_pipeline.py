@@ -30,8 +30,8 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "max_new_tokens": 48,
                 "adapter_scope": "sequence",
                 "epochs": 1,
-                "batch_size": 16,
-                "learning_rate": 5e-4,
+                "batch_size": 8,
+                "learning_rate": 1e-3,
             },
             "ppo": PPO
             | task
@@ -39,7 +39,6 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "prompts": str(folder_in / "openings.jsonl"),
                 "num_eval_prompts": 64,
                 "eval_reward": "sentiment",
-                "value_from_reward": True,
                 "steps": options.steps,
                 "kl_coef": 0.05,
             },
