@@ -16,7 +16,7 @@ from rich.table import Table
 from burnish.config.pipeline_config import PipelineConfig
 from burnish.runs import Run
 from burnish.stages.pipeline import run_pipeline
-from workload import MeasuredRows, machine, write_results
+from workload import MeasuredRows, fingerprint, machine, write_results
 
 Configure = Callable[[Namespace, Path, int], PipelineConfig]
 """The pipeline of one seed, with its data written to the folder."""
@@ -34,8 +34,10 @@ def measure_seeds(name: str, parser: ArgumentParser, configure: Configure) -> No
     rows = []
     for seed in range(options.seeds):
         with tempfile.TemporaryDirectory() as folder:
-            run = partial(_run, configure, options, Path(folder), seed)
-            rows.append(measured.row({"seed": seed, **size}, run))
+            config = configure(options, Path(folder), seed)
+            stages = [stage.model_dump(mode="json") for stage in (config.sft, config.reward_model, config.ppo) if stage]
+            job = fingerprint(json.dumps([size, stages]).replace(folder, ""))  # each start has a folder of its own
+            rows.append(measured.row({"seed": seed, "job": job}, partial(_run, config)))
     Console(width=120).print(_table(rows))
     summary = {
         "reward": [[round(r[side]["reward"]["mean"], 3) for side in ("start", "tuned")] for r in rows],
@@ -50,8 +52,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> str:
     return str(file)
 
 
-def _run(configure: Configure, options: Namespace, folder: Path, seed: int) -> dict[str, Any]:
-    config = configure(options, folder, seed)
+def _run(config: PipelineConfig) -> dict[str, Any]:
     run = run_pipeline(config, Console(width=100))
     verdict = run.read("verdict.json")
     row: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """How good are reward models on real judgements? Against what costs nothing, with intervals, over seeds.
 
-    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 800]
+    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 500]
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
 rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
@@ -12,7 +12,6 @@ stopped, it goes on where it was.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import time
 from functools import partial
@@ -29,9 +28,15 @@ from burnish.data import Preference, Scored, load_preferences, prompts_of
 from burnish.intervals import share_interval
 from burnish.reward_report import reward_report
 from burnish.reward_trainer import RewardTrainer
-from workload import MeasuredRows, machine, write_results
+from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
 
 OPENING_WORDS = 5
+COMMON: dict[str, Any] = {
+    "model_name": EMBEDDED_NAME,
+    "batch_size": 8,
+    "learning_rate": 1e-3,
+    "lora_dropout": 0.0,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "instructions": {"max_new_tokens": 160, "epochs": 2, "preferences": "-", "chat_template": True},
     "qa": {"max_new_tokens": 200, "epochs": 1, "preferences": "-", "chat_template": True},
@@ -40,7 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def preferences(folder: Path, name: str) -> tuple[list[Any], list[Preference]]:
-    train, valid = (load_preferences(folder / "preferences" / f"{name}_{part}.jsonl") for part in ("train", "valid"))
+    files = (folder / "preferences" / f"{name}_{part}.jsonl" for part in ("train", "valid"))
+    train, valid = map(load_preferences, files)
     return train.records, valid.records
 
 
@@ -58,8 +64,7 @@ def sentiment(folder: Path) -> tuple[list[Any], list[Preference]]:
 
 def scored_sentences(file: Path) -> list[Scored]:
     """Each sentence as opening and answer, its label as score."""
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    rows = [r for r in rows if len(r["text"].split()) > OPENING_WORDS + 2]
+    rows = [r for r in read_rows(file) if len(r["text"].split()) > OPENING_WORDS + 2]
     return [Scored(*_halves(r["text"]), float(r["label"])) for r in rows]
 
 
@@ -70,9 +75,8 @@ def _halves(text: str) -> tuple[str, str]:
 
 def measure(train: list[Any], valid: list[Preference], settings: dict[str, Any]) -> dict[str, Any]:
     """One reward model, trained and judged."""
-    common = {"model_name": EMBEDDED_NAME, "batch_size": 16, "learning_rate": 5e-4, "lora_dropout": 0.0}
     started = time.perf_counter()
-    trainer = RewardTrainer(RewardModelConfig(**(common | settings)))
+    trainer = RewardTrainer(RewardModelConfig(**settings))
     trainer.invocation.agree(prompts_of([*train, *valid]))
     trainer.train(train)
     seconds = time.perf_counter() - started
@@ -97,7 +101,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=10, help="adapters on this many top layers")
-    parser.add_argument("--rows", type=int, default=800, help="train on at most this many pairs; scores: four times")
+    parser.add_argument("--rows", type=int, default=500, help="train on at most this many pairs; scores: four times")
     options = parser.parse_args()
     measured = MeasuredRows("reward_model")
     rows: list[dict[str, Any]] = []
@@ -106,8 +110,8 @@ def main() -> None:
         random.Random(0).shuffle(train)
         train = train[: options.rows * (4 if name == "sentiment" else 1)]
         for seed in range(options.seeds):
-            settings = SETTINGS[name] | {"lora_layers": options.layers, "seed": seed}
-            key = {"set": name, "seed": seed, "layers": options.layers, "rows": options.rows}
+            settings = COMMON | SETTINGS[name] | {"lora_layers": options.layers, "seed": seed}
+            key = {"set": name, "seed": seed, "job": fingerprint([settings, len(train)])}
             rows.append(measured.row(key, partial(measure, train, valid, settings)))
 
     table = Table(

@@ -9,7 +9,6 @@ SmolLM2-135M. Prints a table and, last, one JSON line; stopped, it goes on with 
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
@@ -22,8 +21,7 @@ from reward_model import scored_sentences
 def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
     folder_in = options.data / "sentiment"
     scores = [vars(s) for s in scored_sentences(folder_in / "train.jsonl")[: options.scores]]
-    openings = [json.loads(line) for line in (folder_in / "openings.jsonl").read_text(encoding="utf-8").splitlines()]
-    task = {k: v for k, v in SENTIMENT.items() if k not in ("prompts", "reward", "max_new_tokens")}
+    task = {k: v for k, v in SENTIMENT.items() if k != "reward"}  # the learned one alone
     return pipeline_config(
         {
             "model": MODEL | {"seed": seed},
@@ -32,17 +30,15 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "max_new_tokens": 48,
                 "adapter_scope": "sequence",
                 "epochs": 1,
-                "batch_size": 16,
-                "learning_rate": 5e-4,
+                "batch_size": 8,
+                "learning_rate": 1e-3,
             },
             "ppo": PPO
             | task
             | {
-                "prompts": write(folder / "prompts.jsonl", openings),
+                "prompts": str(folder_in / "openings.jsonl"),
                 "num_eval_prompts": 64,
-                "max_new_tokens": 20,
                 "eval_reward": "sentiment",
-                "value_from_reward": True,
                 "steps": options.steps,
                 "kl_coef": 0.05,
             },

@@ -12,15 +12,13 @@ that served it best in a sweep on the first seed (its config has one, for policy
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from peer import run_side, trl_python
-from workload import MeasuredRows, machine, ppo_task, write_results
+from workload import MeasuredRows, fingerprint, machine, ppo_task, write_results
 
 GOAL = 0.6
 
@@ -61,11 +59,10 @@ def job_of(seed: int) -> dict[str, Any]:
     }
 
 
-def fingerprint(side: str, job: dict[str, Any]) -> str:
-    """All that a side's run depends on: TRL's does not depend on our settings, nor on when we would give up."""
+def job_for(side: str, job: dict[str, Any]) -> dict[str, Any]:
+    """What a side's run depends on: TRL's does not depend on our settings, nor any on when we would give up."""
     ours = ("max_seconds", "settings") if side == "trl" else ("max_seconds",)
-    said = json.dumps({k: v for k, v in job.items() if k not in ours}, sort_keys=True)
-    return hashlib.sha256(said.encode()).hexdigest()[:12]
+    return {k: v for k, v in job.items() if k not in ours}
 
 
 def outcome(measured: MeasuredRows, side: str, seed: int, job: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +78,7 @@ def outcome(measured: MeasuredRows, side: str, seed: int, job: dict[str, Any]) -
         }
 
     rate = job.get("learning_rate", job["settings"]["learning_rate"])
-    key = {"side": side, "seed": seed, "learning_rate": rate, "job": fingerprint(side, job)}
+    key = {"side": side, "seed": seed, "learning_rate": rate, "job": fingerprint(job_for(side, job))}
     patience = job.get("max_seconds", 0)
     return measured.row(key, measure, lambda row: row["reached"] or row["seconds"] >= patience)
 

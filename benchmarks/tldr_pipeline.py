@@ -1,6 +1,6 @@
 """SFT, reward model, PPO and verdict on real TL;DR posts of real length, over seeds.
 
-    python benchmarks/tldr_pipeline.py DATA [--seeds 3] [--demonstrations 256] [--steps 12]
+    python benchmarks/tldr_pipeline.py DATA [--seeds 3] [--demonstrations 256] [--steps 10]
 
 DATA holds tldr/{train,valid}.jsonl (prompt, completion). SFT learns from the authors' summaries. There are no human
 choices for these posts, so the reward model learns to tell the author's own summary from one of similar length that
@@ -11,30 +11,17 @@ stopped, it goes on with the seed where it was.
 
 from __future__ import annotations
 
-import json
 import random
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
-from burnish.base_setup import EMBEDDED_NAME
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
+from burnish.demo import TLDR
 from pipelines import measure_seeds, write
+from workload import read_rows
 
-MODEL = {
-    "model_name": EMBEDDED_NAME,
-    "lora_layers": 10,
-    "lora_dropout": 0.0,
-    "chat_template": True,
-    "system_prompt": "Tell in one short sentence what happened in the post.",
-    "max_new_tokens": 48,
-    "prompt_cache_mb": 6144,
-}
-LONGEST_POST = 2200  # characters; about 500 tokens
-
-
-def read(file: Path, how_many: int) -> list[dict[str, str]]:
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [r for r in rows if len(r["prompt"]) <= LONGEST_POST][:how_many]
+# As the demo, but for room: these posts and answers are longer.
+MODEL = TLDR["model"] | {"max_new_tokens": 48, "prompt_cache_mb": 6144}
 
 
 def swapped(rows: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
@@ -51,39 +38,25 @@ def swapped(rows: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
 
 
 def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
-    train = read(options.data / "tldr" / "train.jsonl", options.demonstrations)
-    valid = read(options.data / "tldr" / "valid.jsonl", options.held_out)
-    with_reference = [[{"prompt": r["prompt"], "reference": r["completion"]} for r in rows] for rows in (train, valid)]
+    train = read_rows(options.data / "tldr" / "train.jsonl")[: options.demonstrations]
+    valid = read_rows(options.data / "tldr" / "valid.jsonl")[: options.held_out]
+    train_file, valid_file = write(folder / "train.jsonl", train), write(folder / "valid.jsonl", valid)
     return pipeline_config(
         {
             "model": MODEL | {"seed": seed},
-            "sft": {
-                "demonstrations": write(folder / "train.jsonl", train),
-                "eval_demonstrations": write(folder / "valid.jsonl", valid),
-                "epochs": 2,
-                "learning_rate": 5e-4,
-            },
-            "reward_model": {
+            "sft": TLDR["sft"] | {"demonstrations": train_file, "eval_demonstrations": valid_file},
+            "reward_model": TLDR["reward_model"]
+            | {
                 "preferences": write(folder / "pairs.jsonl", swapped(train, seed)),
                 "eval_preferences": write(folder / "valid_pairs.jsonl", swapped(valid, seed)),
-                "epochs": 3,
-                "learning_rate": 5e-4,
-            },
-            "ppo": {
-                "prompts": write(folder / "prompts.jsonl", with_reference[0]),
-                "eval_prompts": write(folder / "held_out.jsonl", with_reference[1]),
-                "eval_reward": "tldr",
-                "value_from_reward": True,
-                "steps": options.steps,
-                "batch_size": 32,
-                "mini_batch_size": 16,
                 "epochs": 2,
-                "gamma": 1.0,
-                "lam": 1.0,
-                "temperature": 0.7,
-                "kl_coef": 0.05,
-                "learning_rate": 1e-3,
-                "value_learning_rate": 1e-3,
+            },
+            "ppo": TLDR["ppo"]
+            | {
+                "prompts": train_file,
+                "eval_prompts": valid_file,
+                "fields": {"reference": "completion"},
+                "steps": options.steps,
             },
         },
         folder / "run",
@@ -94,5 +67,5 @@ if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--demonstrations", type=int, default=256)
     parser.add_argument("--held-out", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=10)
     measure_seeds("tldr_pipeline", parser, configure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import random
@@ -85,6 +86,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file; none if there is no file."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+
+
+def fingerprint(job: Any) -> str:
+    """Of all that a measurement depends on, so that one is never taken for another's."""
+    return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:12]
+
+
 class MeasuredRows:
     """The rows of a long benchmark, kept as they come: stopped, it goes on where it was."""
 
@@ -98,7 +109,7 @@ class MeasuredRows:
         usable: Callable[[dict[str, Any]], bool] = lambda row: True,
     ) -> dict[str, Any]:
         """What `measure` finds, or what an earlier start of the script found for the very same key."""
-        for row in map(json.loads, self.file.read_text().splitlines() if self.file.is_file() else ()):
+        for row in read_rows(self.file):
             if key.items() <= row.items() and usable(row):
                 return row
         row = key | measure()

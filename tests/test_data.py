@@ -187,6 +187,14 @@ def test_records_that_cannot_be_used(tmp_path, load, row, message):
         load(jsonl(tmp_path, row))
 
 
+def test_a_model_may_have_said_nothing_and_be_judged_for_it(tmp_path):
+    (preference,) = load_preferences(jsonl(tmp_path, {"prompt": "p", "chosen": "a", "rejected": " "})).records
+    (scored,) = load_scores(jsonl(tmp_path, {"prompt": "p", "response": "", "score": 0})).records
+    assert (preference.rejected, scored.response) == ("", "")
+    with pytest.raises(InputError, match="the same answer"):
+        load_preferences(jsonl(tmp_path, {"prompt": "p", "chosen": "", "rejected": ""}))
+
+
 # ------------------------------------------------------------------------------------------------ splits and report
 
 

@@ -200,6 +200,14 @@ def test_reward_report_by_hand():
     assert "may be chance" in report.verdict
 
 
+def test_calibration_is_about_the_margins_that_the_loss_saw():
+    pairs = [Preference("p", "a b", "c"), Preference("p", "d", "e f")]
+    as_trained = reward_report(pairs, pairs, [3.0, 0.0], [0.0, 1.5])
+    normalised = reward_report(pairs, pairs, [1.0, 0.0], [0.0, 0.5], spread=3.0)
+    assert normalised.calibration_error == pytest.approx(as_trained.calibration_error)
+    assert normalised.margin == pytest.approx(as_trained.margin / 3.0)
+
+
 def test_counting_words_learns_a_word():
     train = [Preference("p", f"good {w}", f"bad {w}") for w in ("x", "y", "z")] * 3
     held_out = [Preference("p", "good thing", "bad thing"), Preference("p", "so good", "so bad")]

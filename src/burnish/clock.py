@@ -44,3 +44,8 @@ def timed(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P],
             self.clock.seconds[name] = self.clock.seconds.get(name, 0.0) + time.perf_counter() - start
 
     return wrapper
+
+
+def minutes(seconds: int) -> str:
+    """As one reads it off a clock: 65 is 1:05."""
+    return f"{seconds // 60}:{seconds % 60:02d}"

@@ -11,3 +11,9 @@ _INVISIBLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\
 def visible(text: str) -> str:
     """The text without anything that acts instead of being read."""
     return _INVISIBLE.sub("", text)
+
+
+def headline(prompt: str, longest: int) -> str:
+    """A long prompt's title, or its beginning."""
+    title = re.search(r"TITLE:\s*(.+)", prompt)
+    return title[1] if title else prompt if len(prompt) <= longest else prompt[: longest - 3] + "..."

@@ -5,7 +5,6 @@ Model and prompt text is data: control characters are stripped and markup is esc
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +15,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
+from burnish.clock import minutes
 from burnish.config import ModelConfig
 from burnish.evaluation import Evaluation
-from burnish.safe_text import visible
+from burnish.safe_text import headline, visible
 
 PHASES = {
     "generate_sequences": "generating",
@@ -27,11 +27,12 @@ PHASES = {
     "train_value_model": "training value",
     "train_policy_model": "training policy",
 }
+# `z`: no "-0.00" from rounding
 MEASURES = {
-    "reward": ("reward", "{:.3f}"),
-    "second_reward": ("a second reward", "{:.3f}"),
+    "reward": ("reward", "{:z.3f}"),
+    "second_reward": ("a second reward", "{:z.3f}"),
     "rouge_l": ("ROUGE-L to the reference", "{:.3f}"),
-    "kl": ("KL to the reference (nats)", "{:.2f}"),
+    "kl": ("KL to the reference (nats)", "{:z.2f}"),
     "tokens": ("length (tokens)", "{:.1f}"),
     "finished": ("finished", "{:.0%}"),
     "surprise": ("surprise of the base (nats a token)", "{:.2f}"),
@@ -113,12 +114,11 @@ class StepProgress:
         self._seconds.append(results["seconds"])
         recent = self._seconds[-4:]
         left = round(self._steps_left * sum(recent) / len(recent))
-        kl = results["kl"] if abs(results["kl"]) >= 0.005 else 0.0  # no "-0.00" from rounding
         self._progress.update(
             self._task,
             advance=1,
-            numbers=f"reward {results['reward']:.3f}  KL {kl:.2f}  entropy {results['entropy']:.2f}  "
-            f"{left // 60}:{left % 60:02d} left",
+            numbers=f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}  entropy {results['entropy']:.2f}  "
+            f"{minutes(left)} left",
         )
 
 
@@ -147,11 +147,5 @@ def samples_table(before: Evaluation, after: Evaluation, how_many: int) -> Table
         column.ratio = 1
     for i in range(min(how_many, len(before.prompts))):
         cells = [f"{plain(e.texts[i].strip())}\n[dim]reward {e.reward[i]:.2f}[/dim]" for e in (before, after)]
-        table.add_row(plain(_headline(before.prompts[i])), *cells)
+        table.add_row(plain(headline(before.prompts[i], longest=120)), *cells)
     return table
-
-
-def _headline(prompt: str) -> str:
-    """A long prompt's title, or its beginning."""
-    title = re.search(r"TITLE:\s*(.+)", prompt)
-    return title[1] if title else prompt if len(prompt) <= 120 else prompt[:117] + "..."

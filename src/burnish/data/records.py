@@ -110,7 +110,7 @@ def load_preferences(
             prompt, chosen, rejected = _two_chats(values, names["chosen"], names["rejected"], place)
         else:
             prompt = _prompt(values, names["prompt"], place)
-            chosen, rejected = _answer(values, names["chosen"]), _answer(values, names["rejected"])
+            chosen, rejected = _judged(values, names["chosen"]), _judged(values, names["rejected"])
         if chosen.strip() == rejected.strip():
             raise InputError("chosen and rejected are the same answer, so nothing was preferred")
         return Preference(prompt, chosen, rejected)
@@ -122,7 +122,7 @@ def load_scores(source: str | Path, fields: Mapping[str, str] | None = None, ski
     names = {"prompt": "prompt", "response": "response", "score": "score"} | dict(fields or {})
 
     def scored_of(values: Mapping[str, Any], place: str) -> Scored:
-        prompt, response = _prompt(values, names["prompt"], place), _answer(values, names["response"])
+        prompt, response = _prompt(values, names["prompt"], place), _judged(values, names["response"])
         return Scored(prompt, response, _number(values, names["score"]))
 
     return _load(source, scored_of, skip_bad, "scores")
@@ -210,6 +210,12 @@ def _answer(values: Mapping[str, Any], name: str) -> str:
     if last["role"] != "assistant":
         raise InputError(f"{name!r} ends in a message of the {last['role']}, not of the assistant")
     return last["content"]
+
+
+def _judged(values: Mapping[str, Any], name: str) -> str:
+    """An answer that people judged. A model may have said nothing, and they may have thought little of it."""
+    value = _value(values, name)
+    return "" if isinstance(value, str) and not value.strip() else _answer(values, name)
 
 
 def _two_chats(values: Mapping[str, Any], chosen: str, rejected: str, place: str) -> tuple[Prompt, str, str]:

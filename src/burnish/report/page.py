@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from burnish.clock import minutes
 from burnish.errors import InputError
 from burnish.metrics import METRICS
 from burnish.report.charts import Chart, Line, series, short
 from burnish.runs import Run
 from burnish.sa_pairs import COLUMNS
-from burnish.safe_text import visible
+from burnish.safe_text import headline, visible
 
 SHOWN_RESPONSES = 6
 SHOWN_ANSWERS = 6
+LONGEST_HEADLINE = 140
 
 CHARTS: dict[str, tuple[str, tuple[float, float] | None]] = {
     "reward": ("Reward", None),
@@ -83,7 +84,7 @@ def report_page(run: Run) -> str:
     rows = run.read_lines("metrics.jsonl")
     if not rows:
         raise InputError(f"{run.folder} has no finished step yet, so there is nothing to report")
-    has_verdict = (run.folder / "verdict.json").is_file()
+    verdict = run.read("verdict.json") if (run.folder / "verdict.json").is_file() else None
     environment = Environment(
         autoescape=True,
         finalize=lambda value: visible(value) if type(value) is str else value,  # not markup, which is escaped already
@@ -95,16 +96,16 @@ def report_page(run: Run) -> str:
     template = environment.from_string((files("burnish.report") / "template.html").read_text(encoding="utf-8"))
     return template.render(
         name=_name(run),
-        verdict=run.read("verdict.json") if has_verdict else None,
-        measures=_measures(run.read("verdict.json")) if has_verdict else [],
-        answers=_answers(run.read("verdict.json")) if has_verdict else [],
+        verdict=verdict,
+        measures=_measures(verdict) if verdict else [],
+        answers=_answers(verdict) if verdict else [],
         charts=_charts(rows),
         responses=_responses(run.read_lines("samples.jsonl")),
         probes=_probes(run.read_lines("probes.jsonl")),
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in COLUMN_NAMES},
         settings={k: v for k, v in run.settings.items() if v is not None},
         steps=len(rows),
-        seconds=sum(r.get("seconds", 0.0) for r in rows),
+        minutes=minutes(int(sum(r.get("seconds", 0.0) for r in rows))),
     )
 
 
@@ -157,7 +158,7 @@ def _response(sample: dict[str, Any]) -> Response:
     score = sample["score"]
     return Response(
         sample["step"],
-        headline(sample["prompt"]),
+        headline(sample["prompt"], LONGEST_HEADLINE),
         sample["prompt"],
         sum(score) if isinstance(score, list) else score,
         tokens,
@@ -168,7 +169,7 @@ def _probes(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The same prompts, answered as training went on."""
     by_prompt: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        by_prompt.setdefault(headline(row["prompt"]), []).append(row)
+        by_prompt.setdefault(headline(row["prompt"], LONGEST_HEADLINE), []).append(row)
     return by_prompt
 
 
@@ -177,9 +178,7 @@ def _measures(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
     for key, label in MEASURES.items():
         if key in verdict["start"]:
             start, tuned = (
-                f"{verdict[side][key]['mean']:.2f} ± {verdict[side][key]['half_interval_95']:.2f}".replace(
-                    "-0.00", "0.00"
-                )
+                f"{verdict[side][key]['mean']:z.2f} ± {verdict[side][key]['half_interval_95']:.2f}"
                 for side in ("start", "tuned")
             )
             rows.append((label, start, tuned))
@@ -188,10 +187,6 @@ def _measures(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:
-    return [a | {"headline": headline(a["prompt"])} for a in verdict.get("answers", [])[:SHOWN_ANSWERS]]
-
-
-def headline(prompt: str) -> str:
-    """A long prompt's title, or its beginning."""
-    title = re.search(r"TITLE:\s*(.+)", prompt)
-    return title[1] if title else prompt if len(prompt) <= 140 else prompt[:137] + "..."
+    return [
+        a | {"headline": headline(a["prompt"], LONGEST_HEADLINE)} for a in verdict.get("answers", [])[:SHOWN_ANSWERS]
+    ]

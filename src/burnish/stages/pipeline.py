@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from burnish.clock import minutes
 from burnish.config import ModelConfig
 from burnish.config.pipeline_config import PipelineConfig
 from burnish.data import Split, prompts_of
@@ -49,8 +50,7 @@ def run_pipeline(config: PipelineConfig, console: Console, best_of: int = BEST_O
         run_ppo(config.ppo, prompts, config.folder, "ppo", console, bad_prompts, best_of, prompts_read)
     run = Run.open(config.folder / "ppo")
     page = write_report(run)
-    seconds = round(time.perf_counter() - started)
-    console.print(f"\nAll stages: {seconds // 60}:{seconds % 60:02d} minutes.", highlight=False)
+    console.print(f"\nAll stages: {minutes(round(time.perf_counter() - started))} minutes.", highlight=False)
     console.print(f"Report, with credit token by token: {page}", highlight=False, soft_wrap=True)
     return run
 

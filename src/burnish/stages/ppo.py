@@ -15,6 +15,7 @@ from burnish import terminal
 from burnish.base_setup.base_setup import check_prompts
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
+from burnish.clock import minutes
 from burnish.config import PPOConfig, TrainConfig
 from burnish.data import Split, data_report
 from burnish.errors import DivergedError
@@ -100,9 +101,7 @@ def run_ppo(
                 "memory": {n: round(mb) for n, mb, _ in memory},
             },
         )
-    console.print(
-        f"Took {seconds // 60}:{seconds % 60:02d} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False
-    )
+    console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
     console.print(how_to_use(run, config, trainer.base.invocation), highlight=False, soft_wrap=True)
     return run
 
