@@ -96,16 +96,17 @@ class RewardComputer:
         """Asked once, asked again. A score that is no number is then None; a function that failed altogether is asked
         for one response at a time, so that a bad response costs only itself.
         """
-        failure, scores = None, None
+        scores: list[Any] | None = None
         for _ in range(1 + RETRIES):
             try:
                 scores = self._listed(part, self._ask(part, prompts, texts, sa_pairs), len(prompts))
-                failure = next((s for s in scores if isinstance(s, RewardFailedError)), None)
             except RewardFailedError as error:
                 failure, scores = error, None
-            if failure is None:
-                assert scores is not None
+                continue
+            failures = [s for s in scores if isinstance(s, RewardFailedError)]
+            if not failures:
                 return scores
+            failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
         is_function = isinstance(part.reward, IsolatedFunction | FunctionType)
         if self.strict or len(prompts) == 1 or (scores is None and not is_function):
