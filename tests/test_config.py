@@ -149,5 +149,6 @@ def test_the_example_pipeline_is_the_demo():
     example = load_pipeline_config(Path(__file__).parent.parent / "configs" / "pipeline.yaml")
     demo = tldr_pipeline()
     places = {"run_dir", "run_name", "sft", "reward"}  # where runs lie
+    assert example.best_of == demo.best_of
     for stage in ("sft", "reward_model", "ppo"):
         assert getattr(example, stage).model_dump(exclude=places) == getattr(demo, stage).model_dump(exclude=places)

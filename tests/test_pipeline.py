@@ -79,13 +79,13 @@ def pipeline(workplace):
     """The pipeline, run once."""
     config = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}"])
     console = recording()
-    run = run_pipeline(config, console, best_of=2)
+    run = run_pipeline(config, console)
     return config, run, console.export_text()
 
 
 def test_every_stage_leaves_its_folder(pipeline):
     config, run, _ = pipeline
-    assert {p.name for p in config.folder.iterdir()} == {"sft", "reward", "ppo"}
+    assert {p.name for p in config.folder.iterdir()} == {"pipeline.yaml", "sft", "reward", "ppo"}
     assert (config.folder / "sft" / "adapters" / "sft").is_dir()
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {

@@ -65,6 +65,55 @@ def test_r1_a_killed_run_ends_in_the_same_state(zygote, folder, whole):
     assert state_hash(folder / "runs" / "killed") == state_hash(whole)
 
 
+PIPELINE = """
+model: {model_name: model, max_new_tokens: 6, lora_r: 4, save_every: 2}
+sft: {demonstrations: demonstrations.jsonl, batch_size: 2, learning_rate: 0.01, num_eval_prompts: 2}
+reward_model:
+  {preferences: preferences.jsonl, batch_size: 2, learning_rate: 0.01, num_eval_prompts: 2, num_centring_prompts: 4}
+ppo: {prompts: prompts.jsonl, num_eval_prompts: 4, batch_size: 4, steps: 3, save_every: 1}
+best_of: 2
+"""
+
+
+def test_r1_a_stopped_or_killed_pipeline_goes_on_in_every_stage(zygote, folder):
+    prompts = [f"number {i}:" for i in range(14)]
+    demonstrations = [{"prompt": p, "completion": p[-3:]} for p in prompts]
+    preferences = [{"prompt": p, "chosen": p[-3:], "rejected": p[:3]} for p in prompts]
+    (folder / "demonstrations.jsonl").write_text("\n".join(map(json.dumps, demonstrations)))
+    (folder / "preferences.jsonl").write_text("\n".join(map(json.dumps, preferences)))
+    (folder / "pipeline.yaml").write_text(PIPELINE)
+    whole, hurt = folder / "runs" / "pipe", folder / "runs" / "hurt"
+    outcome = zygote.run(folder, "pipeline", "pipeline.yaml", "run_name=pipe")
+    assert outcome.code == 0, outcome.text
+
+    first = ("pipeline", "pipeline.yaml", "run_name=hurt")
+    pid = zygote.start(folder, *first)
+    waiting_for(hurt / "sft" / "metrics.jsonl")
+    os.kill(pid, signal.SIGINT)
+    outcome = zygote.wait(pid)
+    assert outcome.code == 130, outcome.text
+    assert "burnish resume runs/hurt" in outcome.text
+    assert not (hurt / "reward").exists()  # a request to stop is one for all stages
+    outcome = zygote.run(folder, "resume", "runs/hurt/sft")  # the pipeline held some of its prompts back
+    assert outcome.code == 2
+    assert "goes on with: burnish resume runs/hurt" in outcome.text
+    stages_hit = set()
+    for attempt in range(30):
+        kill = {"kill_at": 7, "inside_saves": False} if attempt % 2 else {"kill_at": 11, "inside_saves": True}
+        outcome = zygote.run(folder, "resume", hurt, **kill)
+        if outcome.code == 0:
+            break
+        assert outcome.code == -9, outcome.text
+        (unfinished,) = (p.name for p in hurt.iterdir() if p.is_dir() and not (p / "result.json").exists())
+        stages_hit.add(unfinished)
+    assert outcome.code == 0
+    assert stages_hit == {"sft", "reward", "ppo"}
+    for stage in ("sft", "reward", "ppo"):
+        assert state_hash(hurt / stage) == state_hash(whole / stage), stage
+    verdicts = [json.loads((run / "ppo" / "verdict.json").read_text()) for run in (whole, hurt)]
+    assert verdicts[0] == verdicts[1]
+
+
 def test_r2_the_same_seed_twice_is_the_same_run(zygote, folder, whole):
     assert zygote.run(folder, "train", "config.yaml", "run_name=twin").code == 0
     assert state_hash(folder / "runs" / "twin") == state_hash(whole)

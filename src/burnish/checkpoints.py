@@ -265,6 +265,14 @@ def to_disk(path: Path) -> None:
         os.close(handle)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """The file is there completely, on the disk, or as it was before."""
+    scratch = path.with_name(f".writing-{path.name}")
+    scratch.write_text(text, encoding="utf-8")
+    to_disk(scratch)
+    scratch.replace(path)
+
+
 def _free_name(path: Path) -> Path:
     number, free = 1, path
     while free.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ SENTIMENT: dict[str, Any] = {
     "adapter_scope": "sequence",
 }
 TLDR: dict[str, Any] = {
+    "best_of": 2,
     "model": MODEL
     | {
         "max_new_tokens": 40,
@@ -78,7 +80,7 @@ def run_demo(console: Console, task: str, steps: int | None = None, seed: int = 
     if task == "tldr":
         from burnish.stages.pipeline import run_pipeline
 
-        return run_pipeline(tldr_pipeline(run_dir, steps, seed), console, best_of=2)
+        return run_pipeline(tldr_pipeline(run_dir, steps, seed), console)
     from burnish.stages.ppo import run_ppo
 
     config = sentiment_config(**({"steps": steps} if steps else {}), seed=seed)
@@ -86,7 +88,7 @@ def run_demo(console: Console, task: str, steps: int | None = None, seed: int = 
 
 
 def tldr_pipeline(run_dir: str | Path = "runs", steps: int | None = None, seed: int = 0) -> PipelineConfig:
-    values = {section: dict(settings) for section, settings in TLDR.items()}
+    values = copy.deepcopy(TLDR)
     values["model"]["seed"] = seed
     if steps is not None:
         values["ppo"]["steps"] = steps

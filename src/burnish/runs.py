@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from burnish.checkpoints import to_disk
+from burnish.checkpoints import to_disk, write_whole
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
 from burnish.errors import InputError, LockedError
 from burnish.metrics import METRICS
@@ -35,6 +35,7 @@ from burnish.models.base_model import RoleModel
 from burnish.sa_pairs import COLUMNS, SAPairs
 
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
+PIPELINE = "pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 
 class Run:
@@ -68,7 +69,7 @@ class Run:
         text = yaml.safe_dump(config.model_dump(), sort_keys=False)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "config.yaml").write_text(text, encoding="utf-8")
+            write_whole(self.folder / "config.yaml", text)
         except OSError as error:
             raise InputError(f"cannot write to the run folder {self.folder}: {error.strerror or error}") from None
         return self
@@ -78,6 +79,11 @@ class Run:
         folder = Path(folder)
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}; runs are kept in runs/, unless you chose another run_dir")
+        if (folder / PIPELINE).is_file():
+            stages = [p.parent.name for p in sorted(folder.glob("*/config.yaml"))]
+            raise InputError(
+                f"{folder} is a pipeline's folder; name one of its runs: {', '.join(stages) or 'none yet'}"
+            )
         if not (folder / "config.yaml").is_file():
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)
@@ -143,6 +149,17 @@ class Run:
         return rows
 
     @property
+    def pipeline_folder(self) -> Path | None:
+        """That of the pipeline of which this run is a stage."""
+        return self.folder.parent if (self.folder.parent / PIPELINE).is_file() else None
+
+    def differences(self, config: ModelConfig) -> dict[str, str]:
+        """Settings that are not as in config.yaml, as `key: then -> now`; where the run lies is none of them."""
+        then, now = self.settings, config.model_dump(mode="json")
+        keys = [k for k in dict.fromkeys([*then, *now]) if k not in ("run_dir", "run_name")]
+        return {k: f"{k}: {then.get(k)!r} -> {now.get(k)!r}" for k in keys if then.get(k) != now.get(k)}
+
+    @property
     def policy_folder(self) -> Path:
         return self.folder / "adapters" / "policy"
 
@@ -171,10 +188,7 @@ class Run:
             path = self.folder / name
             if path.is_file():
                 kept = [row for row in self.read_lines(name) if row.get("step", row.get("update", 0)) <= step]
-                scratch = self.folder / f".writing-{name}"
-                scratch.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-                to_disk(scratch)
-                scratch.replace(path)
+                write_whole(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def logs_to_disk(self) -> None:
         """Every line written so far survives a power cut: a checkpoint must not know of steps that the logs forgot."""
@@ -222,10 +236,7 @@ class Run:
 
     def write(self, file: str, values: dict[str, Any]) -> None:
         """A JSON file of the run, there completely or not at all."""
-        scratch = self.folder / f".writing-{file}"
-        scratch.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        to_disk(scratch)
-        scratch.replace(self.folder / file)
+        write_whole(self.folder / file, json.dumps(values, indent=2) + "\n")
 
     def _append(self, file: str, row: dict[str, Any]) -> None:
         with (self.folder / file).open("a", encoding="utf-8") as out:

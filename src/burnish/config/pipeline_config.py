@@ -4,6 +4,7 @@ model:        keys that all stages have (model_name, lora_layers, chat_template,
 sft:          demonstrations and the SFT stage's own keys; leave the section out to start from the base model
 reward_model: preferences or scores; leave it out to train against ppo's own `reward`
 ppo:          prompts and PPO's own keys
+best_of:      the honest alternative in the verdict: the start model's best of so many answers
 run_dir, run_name
 """
 
@@ -23,7 +24,8 @@ from burnish.config.stage_configs import NAME, RewardModelConfig, SFTConfig, Tra
 from burnish.errors import ConfigError, InputError, nearest
 
 SECTIONS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward_model": RewardModelConfig, "ppo": TrainConfig}
-KEYS = ("model", *SECTIONS, "run_dir", "run_name")
+KEYS = ("model", *SECTIONS, "best_of", "run_dir", "run_name")
+BEST_OF = 4
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,15 @@ class PipelineConfig:
     sft: SFTConfig | None
     reward_model: RewardModelConfig | None
     ppo: TrainConfig
+    best_of: int
+    values: dict[str, Any]
+    """What it was made from; kept with the runs, so that they can go on."""
 
 
-def load_pipeline_config(path: str | Path, overrides: list[str] | None = None) -> PipelineConfig:
-    """Reads the file; `section.key=value` overrides one setting of one section."""
+def load_pipeline_config(
+    path: str | Path, overrides: list[str] | None = None, folder: Path | None = None
+) -> PipelineConfig:
+    """Reads the file; `section.key=value` overrides a setting of a section. `folder` is where its runs lie already."""
     path = Path(path)
     values = read_mapping(path)
     for section in ("model", *SECTIONS):
@@ -54,7 +61,7 @@ def load_pipeline_config(path: str | Path, overrides: list[str] | None = None) -
     name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
-    return pipeline_config(values, Path(str(values.get("run_dir", "runs"))) / str(name), str(path))
+    return pipeline_config(values, folder or Path(str(values.get("run_dir", "runs"))) / str(name), str(path))
 
 
 def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pipeline's config") -> PipelineConfig:
@@ -74,19 +81,22 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
             stages[section] = kind(**(shared | values[section] | _from_before(section, values, folder)))
         except ConfigError as error:
             problems += [f"{section}: {problem}" for problem in error.problems]
+    best_of = values.get("best_of", BEST_OF)
+    if not isinstance(best_of, int) or best_of < 1:
+        problems.append(f"best_of is {best_of!r}; it must be a whole number of at least 1 (1 leaves it out)")
     if problems:
         raise ConfigError(problems, source)
-    return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"])
+    return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], best_of, values)
 
 
 def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Where a stage finds the results of those before it, and puts its own."""
     filled: dict[str, Any] = {"run_dir": str(folder), "run_name": {"reward_model": "reward"}.get(section, section)}
     if section != "sft" and "sft" in values:
-        filled["sft"] = str(folder / "sft")
+        filled["sft"] = str((folder / "sft").resolve())
     own = values[section]
     if section == "ppo" and "reward_model" in values:
-        model = {"kind": "model", "path": str(folder / "reward")}
+        model = {"kind": "model", "path": str((folder / "reward").resolve())}
         parts = own.get("reward", [])
         filled["reward"] = [model, *([parts] if isinstance(parts, dict) else _as_parts(parts))]
     return filled

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
@@ -10,17 +12,22 @@ from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.config.files import apply_overrides
 from burnish.config.model_config import ModelConfig
 from burnish.errors import InputError, NoCheckpointError
-from burnish.runs import Run
+from burnish.runs import PIPELINE, Run
 from burnish.stages import reward, sft
 from burnish.stages.evaluate import load_prompts_of
+from burnish.stages.pipeline import resume_pipeline
 from burnish.stages.ppo import run_ppo
 
 CONFIGS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward": RewardModelConfig, "ppo": TrainConfig}
 
 
 def resume_run(console: Console, folder: str, from_step: int | None, overrides: list[str]) -> Run:
-    """Goes on with a run of any stage, from its last checkpoint or the one asked for."""
+    """Goes on with a pipeline, or with a run of any stage, from its last checkpoint or the one asked for."""
+    if (Path(folder) / PIPELINE).is_file() and from_step is None:
+        return resume_pipeline(console, Path(folder), overrides)
     run = Run.open(folder)
+    if run.pipeline_folder and run.stage != "ppo":  # its data leaves out what the pipeline's PPO is measured on
+        raise InputError(f"{folder} is a stage of a pipeline, which goes on with: burnish resume {run.pipeline_folder}")
     settings = run.settings
     kind = CONFIGS[run.stage]
     if run.stage == "ppo" and "prompts" not in settings:

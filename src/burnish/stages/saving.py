@@ -79,10 +79,7 @@ class Saving:
         assert self._saver is not None
         self._saver.after_step(step, score, is_last, must_save=self.stop.exit_code is not None)
         if self.stop.exit_code is not None and not is_last:
-            raise StoppedError(
-                f"stopped after step {step}, and saved. Go on with: burnish resume {shlex.quote(str(self.run.folder))}",
-                self.stop.exit_code,
-            )
+            raise StoppedError(f"stopped after step {step}, and saved. {go_on(self.run)}", self.stop.exit_code)
 
     @property
     def seconds(self) -> float:
@@ -101,20 +98,19 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
     with run.lock(), StopSignals(announce) as stop:
         try:
             yield Saving(console, run, config, stop)
+            if stop.exit_code is not None and run.pipeline_folder:  # the other stages must not begin
+                raise StoppedError(f"stopped, with the stage in {run.folder} done. {go_on(run)}", stop.exit_code)
         except (OSError, SafetensorError) as error:
             if not is_disk_full(error):
                 raise
             raise ResourceError(
-                f"the disk of {run.folder} is full. Checkpoints made before are intact; make room, then: "
-                f"burnish resume {shlex.quote(str(run.folder))}"
+                f"the disk of {run.folder} is full. Checkpoints made before are intact; make room. {go_on(run)}"
             ) from error
 
 
 def changed_settings(run: Run, config: Any) -> list[str]:
     """What is not as in the run's own config; a change that would make it another run is refused."""
-    then, now = run.settings, config.model_dump(mode="json")
-    keys: Sequence[str] = [k for k in dict.fromkeys([*then, *now]) if then.get(k) != now.get(k)]
-    lines = {k: f"{k}: {then.get(k)!r} -> {now.get(k)!r}" for k in keys if k not in ("run_dir", "run_name")}
+    lines = run.differences(config)
     fixed = [line for k, line in lines.items() if k in FIXED]
     if fixed:
         raise InputError(
@@ -122,6 +118,11 @@ def changed_settings(run: Run, config: Any) -> list[str]:
             "way; choose another run_name"
         )
     return list(lines.values())
+
+
+def go_on(run: Run) -> str:
+    """The command that continues, for a person to copy."""
+    return f"Go on with: burnish resume {shlex.quote(str(run.pipeline_folder or run.folder))}"
 
 
 def say_finished(console: Console, run: Run) -> None:
