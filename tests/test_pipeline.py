@@ -47,6 +47,7 @@ ppo:
   batch_size: 8
   epochs: 1
   learning_rate: 0.003
+best_of: 2
 run_dir: runs
 run_name: whole
 """

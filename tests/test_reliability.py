@@ -48,8 +48,8 @@ def copy_of(run, name):
     return Path(shutil.copytree(run, run.parent / name))
 
 
-def interrupted(zygote, folder, name, kill_at=9):
-    """A run that was killed while it wrote its third checkpoint or so."""
+def interrupted(zygote, folder, name, kill_at=13):
+    """A run that was killed while it wrote its second checkpoint or so."""
     assert zygote.run(folder, "train", "config.yaml", f"run_name={name}", kill_at=kill_at, inside_saves=True).code == -9
     return folder / "runs" / name
 

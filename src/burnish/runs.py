@@ -28,7 +28,7 @@ import yaml
 
 from burnish.checkpoints import to_disk, write_whole
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
-from burnish.errors import InputError, LockedError
+from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
 from burnish.models.base_model import RoleModel
@@ -71,6 +71,8 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "config.yaml", text)
         except OSError as error:
+            if is_disk_full(error):
+                raise
             raise InputError(f"cannot write to the run folder {self.folder}: {error.strerror or error}") from None
         return self
 

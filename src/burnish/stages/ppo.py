@@ -28,7 +28,7 @@ from burnish.rewards import check_parts
 from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
 from burnish.stages.evaluate import conclude, second_reward
-from burnish.stages.saving import Saving, changed_settings, hold, say_finished
+from burnish.stages.saving import Saving, hold, open_run, say_finished
 from burnish.trackers import open_tracker
 from burnish.training_state import identity_of
 
@@ -52,10 +52,9 @@ def run_ppo(
     everything = [*prompts.train, *prompts.held_out]
     for function in check_parts(config.reward_parts):
         _try_out(function, prompts.train)
-    run = Run.new_or_unfinished(run_dir, run_name)
-    changes = changed_settings(run, config) if run.was_begun else []
-    if run.is_complete and not changes and from_step is None:
-        say_finished(console, run)
+    run, finished = open_run(console, config, run_dir, run_name, from_step)
+    was_complete = run.is_complete
+    if finished:
         return run
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, everything)
@@ -65,12 +64,10 @@ def run_ppo(
             warnings.simplefilter("ignore", UserWarning)
             trainer.generator.agree_on_invocation(everything)
     with hold(console, run, config) as saving:
-        if run.is_complete and not changes and from_step is None:  # another process was faster
+        if run.is_complete and not was_complete:  # another process was faster
             say_finished(console, run)
             return run
         run.begin(config)
-        for change in changes:
-            console.print(f"Changed: {change}", highlight=False)
         memory = trainer.memory_report(everything)
         report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))

@@ -18,7 +18,7 @@ from burnish.models.key_values import PromptCache
 from burnish.reward_report import RewardReport, reward_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
-from burnish.stages.saving import changed_settings, hold, say_finished, texts_of
+from burnish.stages.saving import hold, open_run, texts_of
 from burnish.training_state import identity_of
 
 Judgements = Split[Preference | Scored]
@@ -56,10 +56,8 @@ def run_reward(
 ) -> Run:
     """Trains, judges the judge, and leaves a run folder behind; a run that was begun before goes on."""
     started = time.perf_counter()
-    run = Run.new_or_unfinished(run_dir, run_name)
-    changes = changed_settings(run, config) if run.was_begun else []
-    if run.is_complete and not changes and from_step is None:
-        say_finished(console, run)
+    run, finished = open_run(console, config, run_dir, run_name, from_step)
+    if finished:
         return run
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

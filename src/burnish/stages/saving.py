@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -118,6 +119,20 @@ def changed_settings(run: Run, config: Any) -> list[str]:
             "way; choose another run_name"
         )
     return list(lines.values())
+
+
+def open_run(
+    console: Console, config: Any, run_dir: str | Path, run_name: str | None, from_step: int | None
+) -> tuple[Run, bool]:
+    """The run, new or begun before, and whether there is nothing left to do. Settings that changed are told."""
+    run = Run.new_or_unfinished(run_dir, run_name)
+    changes = changed_settings(run, config) if run.was_begun else []
+    for change in changes:
+        console.print(f"Changed: {change}", highlight=False)
+    finished = run.is_complete and not changes and from_step is None
+    if finished:
+        say_finished(console, run)
+    return run, finished
 
 
 def go_on(run: Run) -> str:

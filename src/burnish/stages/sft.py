@@ -14,7 +14,7 @@ from burnish.data import Demonstration, Split, data_report, load_split, prompts_
 from burnish.models.key_values import PromptCache
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
-from burnish.stages.saving import changed_settings, hold, kept_start, say_finished, texts_of
+from burnish.stages.saving import hold, kept_start, open_run, texts_of
 from burnish.training_state import identity_of
 
 
@@ -46,10 +46,8 @@ def run_sft(
     `prompts_read` is what the base has read for another stage already.
     """
     started = time.perf_counter()
-    run = Run.new_or_unfinished(run_dir, run_name)
-    changes = changed_settings(run, config) if run.was_begun else []
-    if run.is_complete and not changes and from_step is None:
-        say_finished(console, run)
+    run, finished = open_run(console, config, run_dir, run_name, from_step)
+    if finished:
         return run
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
