@@ -1,6 +1,6 @@
 """How good are reward models on real judgements? Against what costs nothing, with intervals, over seeds.
 
-    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 500]
+    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 400]
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
 rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
     "lora_dropout": 0.0,
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "instructions": {"max_new_tokens": 160, "epochs": 2, "preferences": "-", "chat_template": True},
+    "instructions": {"max_new_tokens": 160, "epochs": 1, "preferences": "-", "chat_template": True},
     "qa": {"max_new_tokens": 200, "epochs": 1, "preferences": "-", "chat_template": True},
     "sentiment": {"max_new_tokens": 48, "epochs": 1, "scores": "-"},
 }
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=10, help="adapters on this many top layers")
-    parser.add_argument("--rows", type=int, default=500, help="train on at most this many pairs; scores: four times")
+    parser.add_argument("--rows", type=int, default=400, help="train on at most this many pairs; scores: four times")
     options = parser.parse_args()
     measured = MeasuredRows("reward_model")
     rows: list[dict[str, Any]] = []
