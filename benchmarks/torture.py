@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ EMBEDDED = [
 
 def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     """Runs that are killed again and again, half of the times inside a save; three seeds."""
-    draw, done, mismatches, inside = random.Random(0), 0, 0, 0
+    draw, hits, mismatches = random.Random(0), Counter[str](), 0
     wholes = {}
     for seed in range(3):
         name = f"whole-{seed}"
@@ -48,16 +49,16 @@ def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
         assert outcome.code == 0, outcome.text
         wholes[seed] = folder / "runs" / name
     number = 0
-    while done < count:
+    while (left := count - hits.total()) > 0:
         seed, name = number % 3, f"killed-{number}"
         number += 1
-        points = [(draw.randrange(1, 14), draw.random() < 0.6) for _ in range(min(KILLS_PER_RUN, count - done))]
-        done += killed_and_resumed(zygote, folder, name, points, f"seed={seed}")
-        inside += sum(1 for _, in_save in points if in_save)
+        where = draw.choices(("save", "file", "log"), (5, 2, 3), k=min(KILLS_PER_RUN, left))
+        points = [(draw.randrange(1, 8 if place == "file" else 14), place) for place in where]
+        hits += killed_and_resumed(zygote, folder, name, points, f"seed={seed}")
         run = folder / "runs" / name
         mismatches += state_hash(run) != state_hash(wholes[seed]) or log_of(run) != log_of(wholes[seed])
         shutil.rmtree(run)
-    return {"kills": done, "inside_saves": inside, "mismatches": mismatches}
+    return {"kills": hits.total(), "inside_saves": hits["save"], "mismatches": mismatches}
 
 
 def embedded_kills(folder: Path, count: int) -> dict[str, int]:
@@ -76,12 +77,15 @@ def embedded_kills(folder: Path, count: int) -> dict[str, int]:
     started = time.monotonic()
     assert run("embedded-whole") == 0
     whole_seconds = time.monotonic() - started
-    hits = 0
+    hits, mismatches, number = 0, 0, 0
     while hits < count:
-        hits += run("embedded-killed", draw.uniform(0.3, 0.95) * whole_seconds) == -signal.SIGKILL
-    assert run("embedded-killed") == 0
-    same = state_hash(folder / "runs" / "embedded-killed") == state_hash(folder / "runs" / "embedded-whole")
-    return {"kills": hits, "mismatches": int(not same)}
+        name = f"embedded-killed-{number}"
+        number += 1
+        while hits < count and run(name, draw.uniform(0.3, 0.95) * whole_seconds) == -signal.SIGKILL:
+            hits += 1
+        assert run(name) == 0  # to its end, if it is not there yet
+        mismatches += state_hash(folder / "runs" / name) != state_hash(folder / "runs" / "embedded-whole")
+    return {"kills": hits, "mismatches": mismatches}
 
 
 def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
@@ -94,11 +98,25 @@ def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
         victim = draw.choice(sorted(sorted(run.glob("checkpoints/step-*"))[-1].iterdir()))
         corrupt(victim, draw)
         outcome = zygote.run(folder, "resume", str(run))
-        silent += "damaged" not in outcome.text
+        silent += "is damaged (" not in outcome.text
         tracebacks += "Traceback" in outcome.err
         mismatches += outcome.code != 0 or state_hash(run) != state_hash(whole)
         shutil.rmtree(run)
     return {"corruptions": count, "silent_loads": silent, "mismatches": mismatches, "tracebacks": tracebacks}
+
+
+def rivals(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+    """Two processes and one run folder: one works, the other is told who does, or that all is done."""
+    mismatches = 0
+    for number in range(count):
+        name = f"both-{number}"
+        pids = [zygote.start(folder, "train", "config.yaml", f"run_name={name}", "steps=3") for _ in range(2)]
+        outcomes = [zygote.wait(pid) for pid in pids]
+        told = [o for o in outcomes if (o.code == 3 and "in use by process" in o.text) or "is finished" in o.text]
+        steps = [row["step"] for row in log_of(folder / "runs" / name)[0]]
+        mismatches += len(told) != 1 or steps != [1, 2, 3]
+        shutil.rmtree(folder / "runs" / name)
+    return {"pairs": count, "mismatches": mismatches}
 
 
 def soak(steps: int) -> dict[str, Any]:
@@ -151,6 +169,7 @@ def main() -> None:
     parser.add_argument("--corruptions", type=int, default=50)
     parser.add_argument("--soak", type=int, default=300)
     parser.add_argument("--files", type=int, default=500)
+    parser.add_argument("--pairs", type=int, default=20)
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as scratch:
@@ -160,6 +179,7 @@ def main() -> None:
             "kills, tiny model": kills(zygote, folder, options.kills),
             "damaged checkpoints": corruptions(zygote, folder, options.corruptions),
             "random data files": random_files(zygote, folder, options.files),
+            "two processes, one run folder": rivals(zygote, folder, options.pairs),
         }
         zygote.close()
         results["kills, embedded model"] = embedded_kills(folder, options.embedded_kills)
@@ -172,7 +192,9 @@ def main() -> None:
     def total(key: str) -> int:
         return sum(result.get(key, 0) for result in results.values())
 
-    summary = {key: total(key) for key in ("kills", "mismatches", "silent_loads", "tracebacks", "leaks")}
+    summary = {
+        key: total(key) for key in ("kills", "mismatches", "silent_loads", "tracebacks", "other_exit_codes", "leaks")
+    }
     write_results("torture", {"machine": machine(), "results": results, "summary": summary})
     if any(value for key, value in summary.items() if key != "kills"):
         raise SystemExit(json.dumps(summary))

@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -50,7 +51,7 @@ def copy_of(run, name):
 
 def interrupted(zygote, folder, name, kill_at=13):
     """A run that was killed while it wrote its second checkpoint or so."""
-    assert zygote.run(folder, "train", "config.yaml", f"run_name={name}", kill_at=kill_at, inside_saves=True).code == -9
+    assert zygote.run(folder, "train", "config.yaml", f"run_name={name}", kill_at=kill_at, where="save").code == -9
     return folder / "runs" / name
 
 
@@ -59,9 +60,10 @@ def interrupted(zygote, folder, name, kill_at=13):
 
 def test_r1_a_killed_run_ends_in_the_same_state(zygote, folder, whole):
     draw = random.Random(1)
-    kills = [(draw.randrange(1, 12), True) for _ in range(3)] + [(draw.randrange(1, 8), False) for _ in range(2)]
+    kills = [(1, "file"), (2, "file")]  # before there is a config, and before there is a first measurement
+    kills += [(draw.randrange(1, 12), "save") for _ in range(3)] + [(draw.randrange(1, 8), "log") for _ in range(2)]
     hits = killed_and_resumed(zygote, folder, "killed", kills)
-    assert hits == len(kills)
+    assert hits == {"file": 2, "save": 3, "log": 2}
     assert state_hash(folder / "runs" / "killed") == state_hash(whole)
 
 
@@ -99,7 +101,7 @@ def test_r1_a_stopped_or_killed_pipeline_goes_on_in_every_stage(zygote, folder):
     assert "goes on with: burnish resume runs/hurt" in outcome.text
     stages_hit = set()
     for attempt in range(30):
-        kill = {"kill_at": 7, "inside_saves": False} if attempt % 2 else {"kill_at": 11, "inside_saves": True}
+        kill = {"kill_at": 7} if attempt % 2 else {"kill_at": 10, "where": "save"}
         outcome = zygote.run(folder, "resume", hurt, **kill)
         if outcome.code == 0:
             break
@@ -131,7 +133,7 @@ def test_r3_resumed_after_every_step(zygote, folder, whole):
         )
         assert outcome.code == -9, outcome.text
         assert zygote.run(folder, "resume", f"runs/{name}").code == 0
-        assert state_hash(folder / "runs" / name) == state_hash(whole)
+        assert state_hash(folder / "runs" / name, same_saves=False) == state_hash(whole, same_saves=False)
 
 
 def test_r3_a_finished_run_says_so_and_does_nothing(zygote, folder, whole):
@@ -150,6 +152,27 @@ def test_r3_from_an_earlier_checkpoint(zygote, folder, whole):
     assert "Going on after step 4" in outcome.text
     assert state_hash(run) == state_hash(whole)
     assert zygote.run(folder, "resume", "runs/back", "--from", "3").code == 4
+
+
+def test_r3_a_finished_run_goes_on_for_more_steps_only(zygote, folder, whole):
+    run = copy_of(whole, "longer")
+    files = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    outcome = zygote.run(folder, "resume", run, "learning_rate=0.5")
+    assert outcome.code == 2
+    assert "is finished, with other settings (learning_rate: 0.001 -> 0.5)" in outcome.text
+    assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == files  # what made the run is not rewritten
+
+    outcome = zygote.run(folder, "resume", run, "steps=8", kill_at=2)  # stopped on the way, it is not finished
+    assert outcome.code == -9
+    outcome = zygote.run(folder, "resume", run)
+    assert outcome.code == 0, outcome.text
+    assert [row["step"] for row in log_of(run)[0]] == list(range(1, 9))
+
+    bare = copy_of(whole, "bare")
+    shutil.rmtree(bare / "checkpoints")
+    log = (bare / "metrics.jsonl").read_text()
+    assert zygote.run(folder, "resume", bare, "steps=8").code == 4
+    assert (bare / "metrics.jsonl").read_text() == log
 
 
 def test_r4_every_field_of_the_state_is_used():
@@ -190,10 +213,16 @@ def test_r4_every_field_of_the_state_is_used():
         except (NoCheckpointError, burnish.BurnishError):
             pass
     assert unused == []
-    for name in ("counters", "kl_coef", "policy", "value", "policy_optimizer", "value_optimizer", "random", "guards"):
+    for name in saved.values:
         values = {k: v for k, v in saved.values.items() if k != name}
-        with pytest.raises((NoCheckpointError, KeyError)):
+        with pytest.raises(NoCheckpointError, match=name):
             resumed(State(saved.tensors, values))
+    trainer = tiny_trainer(**changes)
+    draws = []
+    for _ in range(2):  # a reward may draw from these
+        trainer.restore(saved)
+        draws.append((random.random(), np.random.random(), torch.rand(()).item()))
+    assert draws[0] == draws[1]
 
 
 def test_r5_other_data_and_another_model_are_refused(zygote, folder):
@@ -219,6 +248,14 @@ def test_r5_other_data_and_another_model_are_refused(zygote, folder):
     outcome = zygote.run(folder, "train", "config.yaml", "run_name=same", "seed=7")
     assert outcome.code == 2
     assert "seed: 0 -> 7" in outcome.text
+    config = run / "config.yaml"
+    before = config.read_text()
+    assert zygote.run(folder, "resume", run, "learning_rate=0.5", "--from", "77").code == 4
+    assert config.read_text() == before  # a refusal changes nothing
+    config.write_text(before.replace("batch_size: 4", "batch_size: 2", 1))  # edited by hand: the checkpoint knows
+    outcome = zygote.run(folder, "resume", run)
+    assert outcome.code == 2
+    assert "batch_size: 4 -> 2" in outcome.text
 
 
 def test_r5_another_learning_rate_is_allowed_and_told(zygote, folder):
@@ -229,7 +266,7 @@ def test_r5_another_learning_rate_is_allowed_and_told(zygote, folder):
 
 
 def test_r6_logs_survive_kills(zygote, folder, whole):
-    kills = [(n, inside) for n in (2, 5, 7) for inside in (False, True)]
+    kills = [(n, where) for n in (2, 5, 7) for where in ("log", "save", "file")]
     killed_and_resumed(zygote, folder, "logged", kills)
     assert log_of(folder / "runs" / "logged") == log_of(whole)
     probes = [json.loads(line) for line in (folder / "runs" / "logged" / "probes.jsonl").read_text().splitlines()]
@@ -331,10 +368,13 @@ def test_r8_without_any_usable_checkpoint(zygote, folder, whole):
         manifest.write_text("{}")
     assert zygote.run(folder, "verify", run).code == 4
     assert "no" in zygote.run(folder, "checkpoints", run).out
-    outcome = zygote.run(folder, "resume", run)
-    assert outcome.code == 4
-    assert "no checkpoint" in outcome.text
-    assert "Traceback" not in outcome.text
+    log = (run / "metrics.jsonl").read_text()
+    for _ in range(2):  # nor does a second try start over and forget what there was
+        outcome = zygote.run(folder, "resume", run)
+        assert outcome.code == 4
+        assert "no checkpoint" in outcome.text
+        assert "Traceback" not in outcome.text
+    assert (run / "metrics.jsonl").read_text() == log
 
 
 def test_r8_one_damaged_checkpoint_is_quarantined_and_the_run_ends_the_same(zygote, folder, whole):
@@ -440,6 +480,20 @@ def eval_body(body, r, bad):
     return namespace["f"](r, bad)
 
 
+def test_r11_held_out_answers_that_cannot_be_scored_are_left_out(zygote, folder):
+    (folder / "picky.py").write_text(
+        "def f(p, r):\n    return [float('nan') if x.startswith('number 1') else float(len(y)) for x, y in zip(p, r)]\n"
+    )
+    rows = [{"prompt": f"number {i}:"} for i in (1, 2, 3, 4)]
+    (folder / "held_out.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "others.jsonl").write_text("\n".join(json.dumps({"prompt": f"number {i}:"}) for i in range(20, 30)))
+    settings = ("prompts=others.jsonl", "eval_prompts=held_out.jsonl", "num_eval_prompts=0", "reward=picky.py:f")
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=picky", *settings)
+    assert outcome.code == 0, outcome.text
+    answers = json.loads((folder / "runs" / "picky" / "verdict.json").read_text())["answers"]
+    assert [a["prompt"] for a in answers] == ["number 2:", "number 3:", "number 4:"]
+
+
 def test_r11_a_hanging_function_is_cut_at_the_time_limit(tmp_path):
     (tmp_path / "hang.py").write_text(
         "import time\ndef f(prompts, responses):\n"
@@ -456,6 +510,28 @@ def test_r11_a_hanging_function_is_cut_at_the_time_limit(tmp_path):
         results = trainer.ppo_step(PROMPTS)
     assert time.monotonic() - started < 60
     assert len(results["rewards"]) == len(PROMPTS) - 1
+
+
+def test_r11_the_worker_runs_nothing_that_lies_about_and_ends_with_its_trainer(tmp_path):
+    import sys
+
+    (tmp_path / "inspect.py").write_text("raise SystemExit(9)")
+    (tmp_path / "spin.py").write_text(
+        "import os, time\ndef f(p, r):\n    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(1000)\n"
+    )
+    script = "from burnish.rewards.isolated import IsolatedFunction as F; F('spin.py:f')(['p'], ['r'])"
+    trainer = subprocess.Popen([sys.executable, "-P", "-c", script], cwd=tmp_path)
+    waiting_for(tmp_path / "pid")
+    worker = int((tmp_path / "pid").read_text())
+    os.kill(worker, signal.SIGINT)  # a Ctrl-C reaches it too, and is not for it
+    time.sleep(0.2)
+    os.kill(worker, 0)
+    trainer.kill()
+    trainer.wait()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}").exists()
 
 
 def test_r11_a_reward_that_mostly_fails_ends_the_run():
@@ -496,8 +572,15 @@ def test_r12_the_batch_is_kept_and_the_last_good_checkpoint_named(zygote, folder
         folder, "train", "config.yaml", "run_name=wild", "learning_rate=1e30", "max_kl=null", "save_every=1"
     )
     assert outcome.code == 5, outcome.text
-    assert "last good checkpoint" in outcome.text or "no checkpoint yet" in outcome.text
     assert "Traceback" not in outcome.text
+    run = folder / "runs" / "wild"
+    steps = [int(p.name.removeprefix("step-")) for p in sorted(run.glob("checkpoints/step-*"))]
+    assert (f"last good checkpoint is of step {steps[-1]}" if steps else "There is no checkpoint yet") in outcome.text
+    (dump,) = run.glob("diverged-step-*.jsonl")
+    assert f"The responses of step {dump.stem.rpartition('-')[2]} are in" in outcome.text
+    rows = [json.loads(line) for line in dump.read_text().splitlines()]
+    assert rows
+    assert all({"response", "tokens", "logprob_policy"} <= set(row) for row in rows)
 
 
 def test_r13_a_runaway_policy_is_stopped(zygote, folder):
@@ -554,7 +637,21 @@ def test_r14_prompts_at_the_edges(zygote, folder):
     )
     assert outcome.code == 0, outcome.text
     rows = log_of(folder / "runs" / "edges")[0]
+    assert all(row["finished"] < 1 for row in rows)  # cut off, and counted
     assert all(row[key] == row[key] for row in rows for key in row if isinstance(row[key], float))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), [("  ", "'prompt' is empty"), ("x" * 300, "has 300 tokens; with max_new_tokens 6 the model")]
+)
+def test_r14_prompts_beyond_the_edges(zygote, folder, prompt, message):
+    (folder / "beyond.jsonl").write_text("\n".join(json.dumps({"prompt": p}) for p in ("a:", "b:", prompt, "c:", "d:")))
+    outcome = zygote.run(
+        folder, "train", "config.yaml", "run_name=beyond", "prompts=beyond.jsonl", "num_eval_prompts=0"
+    )
+    assert outcome.code == 2
+    assert message in outcome.text
+    assert "beyond.jsonl:3" in outcome.text
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ class Zygote:
         self._count = 0
         self._files: dict[int, tuple[Path, Path]] = {}
 
-    def start(self, folder: Path, *arguments: Any, kill_at: int | None = None, inside_saves: bool = False) -> int:
+    def start(self, folder: Path, *arguments: Any, kill_at: int | None = None, where: str = "log") -> int:
         """Begins a command; gives its process id."""
         self._count += 1
         files = tuple(self.scratch / f"{self._count}.{kind}" for kind in ("out", "err"))
@@ -88,7 +89,7 @@ class Zygote:
             "stdout": str(files[0]),
             "stderr": str(files[1]),
         }
-        pid = self._ask(order | {"kill_at": kill_at, "inside_saves": inside_saves})["pid"]
+        pid = self._ask(order | {"kill_at": kill_at, "where": where})["pid"]
         self._files[pid] = files  # type: ignore[assignment]
         return pid
 
@@ -113,11 +114,13 @@ class Zygote:
         return json.loads(self._process.stdout.readline())
 
 
-def state_hash(run: Path) -> str:
-    """Adapters, heads, optimizers, KL coefficient, counters and random numbers after the last step, as one hash."""
+def state_hash(run: Path, same_saves: bool = True) -> str:
+    """Adapters, heads, optimizers, KL coefficient, counters and random numbers after the last step, as one hash; and
+    which step was best, if both runs save at the same steps.
+    """
     (folder,) = [sorted((run / "checkpoints").glob("step-*"))[-1]]
     values = json.loads((folder / "values.json").read_text())
-    for incidental in ("identity", "saver"):
+    for incidental in ("identity", "config") if same_saves else ("identity", "config", "saver"):
         values.pop(incidental)
     tensors = (folder / "tensors.safetensors").read_bytes()
     return hashlib.sha256(tensors + json.dumps(values, sort_keys=True).encode()).hexdigest()
@@ -133,13 +136,15 @@ def log_of(run: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return metrics, rows("samples.jsonl")
 
 
-def killed_and_resumed(zygote: Zygote, folder: Path, name: str, kills: list[tuple[int, bool]], *settings: str) -> int:
-    """Trains with a kill at each point in turn, resumes after the last, and gives the number of kills that hit."""
-    hits = 0
+def killed_and_resumed(
+    zygote: Zygote, folder: Path, name: str, kills: list[tuple[int, str]], *settings: str
+) -> Counter:
+    """Trains with a kill at each point in turn, resumes after the last, and gives the kills that hit, by where."""
+    hits: Counter[str] = Counter()
     arguments: tuple[Any, ...] = ("train", "config.yaml", f"run_name={name}", *settings)
-    for kill_at, inside_saves in kills:
-        outcome = zygote.run(folder, *arguments, kill_at=kill_at, inside_saves=inside_saves)
-        hits += outcome.code == -9
+    for kill_at, where in kills:
+        outcome = zygote.run(folder, *arguments, kill_at=kill_at, where=where)
+        hits[where] += outcome.code == -9
         if outcome.code not in (-9, 0):
             raise AssertionError(outcome.text)
     final = zygote.run(folder, *arguments)

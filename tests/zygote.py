@@ -4,9 +4,11 @@ hundred imports. Orders come as lines of JSON; see torments.py.
 
 import json
 import os
+import shutil
 import signal
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 
@@ -17,28 +19,45 @@ import burnish.stages.resume  # noqa: E402, F401
 from burnish import cli  # noqa: E402
 from burnish.runs import Run  # noqa: E402
 
-IN_A_SAVE = ("save_file", "_fingerprint", "to_disk")
+IN_A_SAVE = ((checkpoints, ("save_file", "_fingerprint", "to_disk")), (Path, ("rename",)), (shutil, ("rmtree",)))
 
 
-def arm(kill_at: int | None, inside_saves: bool) -> None:
-    """SIGKILL at the n-th of certain calls: those inside a save, or those that log a line."""
+def arm(kill_at: int | None, where: str) -> None:
+    """SIGKILL at the n-th of certain calls: those inside a checkpoint's save, those that write any file of the run
+    folder whole, or those that log a line.
+    """
     if kill_at is None:
         return
-    count = 0
+    count, saving = 0, where != "save"
 
     def bomb(function):
         def counted(*args, **kwargs):
             nonlocal count
-            count += 1
+            count += saving
             if count == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*args, **kwargs)
 
         return counted
 
-    if inside_saves:
-        for name in IN_A_SAVE:
-            setattr(checkpoints, name, bomb(getattr(checkpoints, name)))
+    def watched(save):
+        def wrapped(*args, **kwargs):
+            nonlocal saving
+            saving = True
+            try:
+                return save(*args, **kwargs)
+            finally:
+                saving = False
+
+        return wrapped
+
+    if where == "save":
+        for place, names in IN_A_SAVE:
+            for name in names:
+                setattr(place, name, bomb(getattr(place, name)))
+        checkpoints.Checkpoints.save = watched(checkpoints.Checkpoints.save)
+    elif where == "file":
+        checkpoints.to_disk = bomb(checkpoints.to_disk)
     else:
         Run._append = bomb(Run._append)
 
@@ -51,7 +70,7 @@ def child(order: dict) -> None:
     sys.argv = ["burnish", *order["arguments"]]
     code = 0
     try:
-        arm(order.get("kill_at"), order.get("inside_saves", False))
+        arm(order.get("kill_at"), order.get("where", "log"))
         cli.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

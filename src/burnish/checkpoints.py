@@ -44,12 +44,15 @@ class State:
     def nbytes(self) -> int:
         return sum(t.nbytes for t in self.tensors.values())
 
+    def value(self, name: str) -> Any:
+        if name not in self.values:
+            raise NoCheckpointError(f"the checkpoint does not hold {name!r}; it was made by another kind of run")
+        return self.values[name]
+
     def part(self, name: str) -> State:
         """What was added under a name."""
         tensors = {k.removeprefix(f"{name}/"): t for k, t in self.tensors.items() if k.startswith(f"{name}/")}
-        if name not in self.values:
-            raise NoCheckpointError(f"the checkpoint holds no state of {name}; it was made by another kind of run")
-        return State(tensors, self.values[name])
+        return State(tensors, self.value(name))
 
     def add(self, name: str, state: State) -> State:
         """Takes in another state under a name."""
@@ -111,9 +114,7 @@ class Checkpoints:
 
     def latest(self, on_damaged: Callable[[str], None] = lambda message: None) -> tuple[int, State] | None:
         """The newest one that verifies, or None where none was ever made. Damaged ones are set aside."""
-        found_any = False
         for step in sorted(self._steps(), reverse=True):
-            found_any = True
             folder = self.folder / f"step-{step:06d}"
             problem = _problem(folder)
             if problem is None:
@@ -123,7 +124,7 @@ class Checkpoints:
             on_damaged(
                 f"checkpoint of step {step} is damaged ({problem}); it is now {aside}, and the one before it is used"
             )
-        if found_any:
+        if any(self.folder.glob("damaged-*")):  # from now or from before: a fresh start would hide what was lost
             raise NoCheckpointError(
                 f"no checkpoint in {self.folder} verifies; damaged ones were renamed, nothing was removed"
             )
@@ -196,7 +197,7 @@ class Saver:
         self._last_step = 0
 
     def resume(self, state: State) -> None:
-        own = state.values["saver"]
+        own = state.value("saver")
         self.best = tuple(own["best"]) if own["best"] else None
         self._rewards, self._last_step = list(own["rewards"]), int(own["step"])
 

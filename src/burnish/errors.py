@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import Any
 
 
 class BurnishError(Exception):
@@ -48,9 +49,13 @@ class NoCheckpointError(BurnishError):
 
 
 class DivergedError(BurnishError, RuntimeError):
-    """The training left the region in which its numbers mean anything."""
+    """The training left the region in which its numbers mean anything. `sa_pairs` are those it happened with."""
 
     exit_code = 5
+
+    def __init__(self, message: str, sa_pairs: Any = None) -> None:
+        super().__init__(message)
+        self.sa_pairs = sa_pairs
 
 
 class ResourceError(BurnishError):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any
 
 import torch
 
+from burnish.errors import RewardFailedError
 from burnish.intervals import half_interval
 from burnish.maths import kl_per_token
 from burnish.models import PolicyModel
 from burnish.models.base_model import LanguageModel
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
-from burnish.reward_kl import scores_as_tensor
 from burnish.rewards import rouge_l
 from burnish.rewards.words import words
 from burnish.sa_pairs import SAPairs
@@ -29,6 +30,7 @@ class Evaluation:
     prompts: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     reward: list[float] = field(default_factory=list)
+    """NaN where the reward could not score the answer."""
     second_reward: list[float] = field(default_factory=list)
     """By a reward that training did not see; empty where there is none."""
     rouge_l: list[float] = field(default_factory=list)
@@ -38,6 +40,10 @@ class Evaluation:
     finished: list[float] = field(default_factory=list)
     surprise: list[float] = field(default_factory=list)
     """Nats per token that the bare base needs for the answer; exp of their mean is its perplexity."""
+
+    def at(self, places: Sequence[int]) -> Evaluation:
+        """The same for some of the prompts."""
+        return Evaluation(**{f.name: [own[n] for n in places] for f in fields(self) if (own := getattr(self, f.name))})
 
     def table(self) -> dict[str, tuple[float, float]]:
         """Mean and half the width of its 95 % interval, per measure."""
@@ -55,6 +61,15 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         means = {name: {"mean": mean, "half_interval_95": half} for name, (mean, half) in self.table().items()}
         return means | {f"distinct_{n}": distinct(self.texts, n) for n in (1, 2)}
+
+
+def both_scored(start: Evaluation, tuned: Evaluation) -> tuple[Evaluation, Evaluation]:
+    """The prompts whose answers every reward could score, on both sides: only these can be compared."""
+    scores = [own for e in (start, tuned) for own in (e.reward, e.second_reward) if own]
+    kept = [n for n in range(len(start.prompts)) if all(math.isfinite(own[n]) for own in scores)]
+    if not kept:
+        raise RewardFailedError("no held-out prompt has an answer of both models that the reward could score")
+    return start.at(kept), tuned.at(kept)
 
 
 def distinct(texts: Sequence[str], n: int) -> float:
@@ -94,8 +109,8 @@ def evaluate(
 
 
 def _per_response(reward: RewardComputer, prompts: list[str], texts: list[str], pairs: SAPairs) -> list[float]:
-    score = scores_as_tensor(reward.compute_rewards(prompts, texts, pairs), pairs.mask)
-    return (score.sum(1) if score.dim() == 2 else score).tolist()
+    rewards = reward.compute_rewards(prompts, texts, pairs)
+    return [math.nan if r is None else float(sum(r)) if isinstance(r, Sequence) else float(r) for r in rewards]
 
 
 @torch.no_grad()

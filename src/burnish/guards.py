@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from burnish.errors import DivergedError
+from burnish.sa_pairs import SAPairs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -41,15 +42,16 @@ class StopSignals:
         self._on_request(number)
 
 
-def check_finite(what: str, values: Tensor, mask: Tensor) -> None:
-    """Nothing that is not a number goes further.  values [B, T] or [B], mask [B, T]"""
-    wrong = ~values.isfinite() if values.dim() == 1 else ~values.isfinite() & mask
+def check_finite(what: str, values: Tensor, sa_pairs: SAPairs) -> None:
+    """Nothing that is not a number goes further.  values [B, T]"""
+    wrong = ~values.isfinite() & sa_pairs.mask
     if wrong.any():
         place = wrong.nonzero()[0].tolist()
         where = f"response {place[0]}" + (f", token {place[1]}" if len(place) > 1 else "")
         raise DivergedError(
             f"the {what} of {where} became {values[tuple(place)].item()}; no weight was changed by it. Lower the "
-            "learning rate, raise kl_coef, or look at the rewards of this step"
+            "learning rate, raise kl_coef, or look at the rewards of this step",
+            sa_pairs,
         )
 
 

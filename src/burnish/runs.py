@@ -34,8 +34,9 @@ from burnish.models.adapter_files import save_adapter
 from burnish.models.base_model import RoleModel
 from burnish.sa_pairs import COLUMNS, SAPairs
 
+TRACES = (".lock", ".writing-")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
-PIPELINE = "pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
+PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 
 class Run:
@@ -48,7 +49,7 @@ class Run:
     def new(cls, root: str | Path, name: str | None = None) -> Run:
         """A run that does not exist yet: nothing is written until `begin`. An existing one is never written over."""
         folder = Path(root) / (name or time.strftime("%Y%m%d-%H%M%S"))
-        if folder.exists():
+        if folder.exists() and not (folder.is_dir() and all(p.name.startswith(TRACES) for p in folder.iterdir())):
             raise InputError(f"{folder} exists already; choose another run_name, or move it away")
         return cls(folder)
 
@@ -155,12 +156,6 @@ class Run:
         """That of the pipeline of which this run is a stage."""
         return self.folder.parent if (self.folder.parent / PIPELINE).is_file() else None
 
-    def differences(self, config: ModelConfig) -> dict[str, str]:
-        """Settings that are not as in config.yaml, as `key: then -> now`; where the run lies is none of them."""
-        then, now = self.settings, config.model_dump(mode="json")
-        keys = [k for k in dict.fromkeys([*then, *now]) if k not in ("run_dir", "run_name")]
-        return {k: f"{k}: {then.get(k)!r} -> {now.get(k)!r}" for k in keys if then.get(k) != now.get(k)}
-
     @property
     def policy_folder(self) -> Path:
         return self.folder / "adapters" / "policy"
@@ -191,6 +186,12 @@ class Run:
             if path.is_file():
                 kept = [row for row in self.read_lines(name) if row.get("step", row.get("update", 0)) <= step]
                 write_whole(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def take_back_result(self) -> None:
+        """The run is not complete any more: it goes on."""
+        for name in ("result.json", "verdict.json"):
+            (self.folder / name).unlink(missing_ok=True)
+        to_disk(self.folder)
 
     def logs_to_disk(self) -> None:
         """Every line written so far survives a power cut: a checkpoint must not know of steps that the logs forgot."""

@@ -80,8 +80,9 @@ def restore_random(generators: Mapping[str, torch.Generator], state: State) -> N
     kind, keys, position, has_gauss, cached = state.values["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(_tensor(state, "torch"))
-    if torch.cuda.is_available():
-        torch.cuda.set_rng_state_all([_tensor(state, f"cuda{i}") for i in range(torch.cuda.device_count())])
+    for i in range(torch.cuda.device_count()):
+        if f"cuda{i}" in state.tensors:
+            torch.cuda.set_rng_state(state.tensors[f"cuda{i}"], i)
     for name, generator in generators.items():
         generator.set_state(_tensor(state, name))
 
@@ -126,15 +127,13 @@ def identity_of(base: SharedBase, learned: Iterable[str], texts: Iterable[str]) 
 
 def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Refuses other data and other weights; gives what else differs, which may change the last bits."""
-    other = [name for name in ("data", "base model", "frozen adapters") if saved.get(name) != now[name]]
+    other = [name for name in ("data", "base model", "frozen adapters", "device") if saved.get(name) != now[name]]
     if other:
         raise InputError(
             f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it "
             "was started with, or start a new run"
         )
-    return [
-        f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads", "device") if saved.get(n) != now[n]
-    ]
+    return [f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads") if saved.get(n) != now[n]]
 
 
 def _tensor(state: State, name: str) -> Tensor:

@@ -58,6 +58,8 @@ def load_pipeline_config(
             raise InputError(f"override {override!r} is not of the form section.key=value, such as ppo.steps=20")
         place = values.setdefault(section, {}) if dot else values
         place[key if dot else section] = yaml.safe_load(value)
+        if dot:
+            start_paths_at(Path(), place)  # those of the command line begin where it was given
     name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")

@@ -73,28 +73,32 @@ class GrowingCache:
 class PromptCache:
     """Keys and values of prompts that the frozen base has already read, by their tokens; the oldest leave first.
 
-    The base never changes, so a prompt that comes back in a later step costs nothing.
+    The base never changes, so a prompt that comes back in a later step costs nothing. `beginning` is what was read once
+    for many of them: read with another one, a prompt's keys and values may differ in their last bits.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._entries: OrderedDict[tuple[int, ...], Tensor] = OrderedDict()
+        self._entries: OrderedDict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = OrderedDict()
 
     @property
     def nbytes(self) -> int:
         return sum(e.numel() * e.element_size() for e in self._entries.values())
 
     def lookup(
-        self, prompts: Sequence[tuple[int, ...]], compute: Callable[[list[tuple[int, ...]]], list[Tensor]]
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        compute: Callable[[list[tuple[int, ...]]], list[Tensor]],
+        beginning: tuple[int, ...] = (),
     ) -> list[Tensor]:
         """One `[layers, 2, key_heads, S, D]` per prompt; `compute` is asked for those not known yet, shortest first."""
-        missing = sorted({p for p in prompts if p not in self._entries}, key=len)
+        missing = sorted({p for p in prompts if (beginning, p) not in self._entries}, key=len)
         if missing:
-            self._entries.update(zip(missing, compute(missing), strict=True))
+            self._entries.update(zip([(beginning, p) for p in missing], compute(missing), strict=True))
         found = []
         for prompt in prompts:
-            self._entries.move_to_end(prompt)
-            found.append(self._entries[prompt])
+            self._entries.move_to_end((beginning, prompt))
+            found.append(self._entries[beginning, prompt])
         while self._entries and self.nbytes > self.max_bytes:
             self._entries.popitem(last=False)
         return found

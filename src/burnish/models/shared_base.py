@@ -169,7 +169,7 @@ class SharedBase:
         """The base's keys and values of the shared prefix, with room for `room` more tokens behind it."""
         start = self.suffix_start(prompt_ids.shape[1])
         prefixes = [tuple(i[m].tolist()) for i, m in zip(prompt_ids[:, :start], prompt_mask[:, :start], strict=True)]
-        entries = self.prompt_cache.lookup(prefixes, self._prefill) if start else []
+        entries = self.prompt_cache.lookup(prefixes, self._prefill, self.beginning) if start else []
         batch = prompt_ids.shape[0]
         cache = self.head.new_zeros(self.num_layers, 2, batch, *self._key_shape(start + room))
         for row, entry in enumerate(entries):
@@ -237,11 +237,13 @@ class SharedBase:
     def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
         """Keys and values of prompts, sorted by length; of those with the agreed beginning, only the rest is read."""
         size = len(self.beginning)
-        if not size or any(p[:size] != self.beginning for p in prompts):
-            return self._read_after(None, prompts)
-        if self._beginning_entry is None:
+        begun = [p for p in prompts if size and p[:size] == self.beginning]
+        others = [p for p in prompts if not size or p[:size] != self.beginning]
+        if begun and self._beginning_entry is None:
             (self._beginning_entry,) = self._read_after(None, [self.beginning])
-        return self._read_after(self._beginning_entry, [p[size:] for p in prompts])
+        read = dict(zip(begun, self._read_after(self._beginning_entry, [p[size:] for p in begun]), strict=True))
+        read |= dict(zip(others, self._read_after(None, others), strict=True))
+        return [read[p] for p in prompts]
 
     def _read_after(self, beginning: Tensor | None, texts: list[tuple[int, ...]]) -> list[Tensor]:
         """Keys and values of a beginning and each text behind it, read in chunks. Padding lies to the right.

@@ -49,8 +49,8 @@ class SequenceGenerator:
         speaker = speaker or self.policy
         rollout = speaker.generate(encoded, self.max_new_tokens, sampler or self.sampler, generator)
         pairs = self.builder.build(rollout, self.extractor.extract(rollout), speaker.num_updates)
-        check_finite("policy's log-probability", pairs["logprob"], pairs.mask)
-        check_finite("reference's log-probability", pairs["ref_logprob"], pairs.mask)
+        check_finite("policy's log-probability", pairs["logprob"], pairs)
+        check_finite("reference's log-probability", pairs["ref_logprob"], pairs)
         return pairs, self.decode(pairs)
 
     def agree_on_invocation(self, prompts: Sequence[str]) -> None:

@@ -54,7 +54,7 @@ class ModelTrainer:
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Statistics]:
             assert pairs.context is not None
             value = self.value_model.values(pairs.context, pairs.mask)
-            check_finite("value in training", value.detach(), pairs.mask)
+            check_finite("value in training", value.detach(), pairs)
             return value_loss(pairs, value)
 
         self.metrics |= self._train(self.value_model, self.value_optimizer, self._buffer(sa_pairs), loss_of)
@@ -74,7 +74,7 @@ class ModelTrainer:
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Statistics]:
             assert pairs.context is not None
             logprob = self.policy.logprobs(pairs.context, pairs.mask, pairs.kept)
-            check_finite("policy's log-probability in training", logprob.detach(), pairs.mask)
+            check_finite("policy's log-probability in training", logprob.detach(), pairs)
             if pairs.policy_version == self.policy.num_updates:
                 first_ratio_errors.append(self._check_first_ratio(pairs, logprob.detach()))
             return policy_loss(pairs, logprob)

@@ -58,7 +58,9 @@ class PPOTrainer:
         self.config = config
         self._num_reward_models = 0
         if reward is None:
-            check_parts(config.reward_parts)  # a reward that does not exist fails before any loading
+            check_parts(
+                config.reward_parts, config.reward_timeout
+            )  # a reward that does not exist fails before any loading
         self.setup = BaseSetup(config, model, tokenizer)
         self.base = self.setup.base
         self.setup.add_adapter("policy")
@@ -250,10 +252,10 @@ class PPOTrainer:
         restore_optimizer(self.model_trainer.policy_optimizer, state.part("policy_optimizer"))
         restore_optimizer(self.model_trainer.value_optimizer, state.part("value_optimizer"))
         restore_random(self._generators, state.part("random"))
-        self.base.invocation = list(state.values["invocation"])
-        self.kl_controller.kl_coef = float(state.values["kl_coef"])
-        self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant = state.values["guards"]
-        counters = state.values["counters"]
+        self.base.invocation = list(state.value("invocation"))
+        self.kl_controller.kl_coef = float(state.value("kl_coef"))
+        self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant = state.value("guards")
+        counters = state.value("counters")
         self.step = int(counters["step"])
         self.policy.num_updates = int(counters["policy_updates"])
         self.value_model.num_updates = int(counters["value_updates"])

@@ -24,5 +24,5 @@ class ValueAdder:
         pairs = self.value_model.adopt(as_sa_pairs(sa_pairs))
         assert pairs.context is not None
         values = self.value_model.values(pairs.context, pairs.mask)
-        check_finite("value", values, pairs.mask)
+        check_finite("value", values, pairs)
         return pairs.with_columns(value=values)

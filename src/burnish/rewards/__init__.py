@@ -45,9 +45,9 @@ def _isolated(address: str) -> IsolatedFunction:
     return IsolatedFunction(address)
 
 
-def check_parts(parts: Sequence[RewardPart]) -> list[Callable[..., Sequence[Any]]]:
+def check_parts(parts: Sequence[RewardPart], seconds: float = 60.0) -> list[Callable[..., Sequence[Any]]]:
     """Refuses a reward that does not exist; gives the functions of all parts that are no models."""
     for part in parts:
         if isinstance(part, ModelPart) and not Path(part.path).is_dir():
             raise InputError(f"the reward model's folder {part.path} does not exist; `burnish reward` makes one")
-    return [function_of(part) for part in parts if not isinstance(part, ModelPart)]
+    return [function_of(part, seconds) for part in parts if not isinstance(part, ModelPart)]

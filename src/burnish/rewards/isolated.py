@@ -30,10 +30,11 @@ class IsolatedFunction:
     def start(self) -> IsolatedFunction:
         """The worker, up and running; a file or function that cannot be used is refused."""
         if self._worker is None or self._worker.poll() is not None:
-            command = [sys.executable, "-m", "burnish.rewards.worker", self.address]
+            # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
+            command = [sys.executable, "-P", "-m", "burnish.rewards.worker", self.address]
             self._unread = b""
             self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            ready = self._read(START_SECONDS)
+            ready = self._read(START_SECONDS, "to start")
             if "error" in ready:
                 raise InputError(ready["error"])
             self._takes_tokens = ready["takes_tokens"]
@@ -55,15 +56,18 @@ class IsolatedFunction:
         try:
             worker.stdin.write(json.dumps(question).encode() + b"\n")
             worker.stdin.flush()
+            answer = self._read(self.seconds, "(reward_timeout)")
         except OSError:
             self.stop()
             raise RewardFailedError(f"reward {self.__name__}: its process ended") from None
-        answer = self._read(self.seconds)
+        except BaseException:  # an answer that comes later must not be taken for that to the next question
+            self.stop()
+            raise
         if "failed" in answer:
             raise RewardFailedError(f"reward {self.__name__} failed with {answer['failed']}")
         return answer["rewards"]
 
-    def _read(self, seconds: float) -> dict[str, Any]:
+    def _read(self, seconds: float, what: str) -> dict[str, Any]:
         """The worker's next line, or an error once the time is over."""
         assert self._worker is not None
         assert self._worker.stdout is not None
@@ -73,7 +77,7 @@ class IsolatedFunction:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([handle], [], [], left)[0]:
                 self.stop()
-                raise RewardFailedError(f"reward {self.__name__} took more than {seconds:g} s (reward_timeout)")
+                raise RewardFailedError(f"reward {self.__name__} took more than {seconds:g} s {what}")
             part = os.read(handle, 1 << 16)
             if not part:
                 code = self._worker.wait()

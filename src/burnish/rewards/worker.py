@@ -9,7 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import sys
+import threading
+import time
 import traceback
 from typing import Any
 
@@ -19,6 +22,8 @@ from burnish.rewards.sources import python_function
 
 
 def main(address: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the trainer's, which finishes its step
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # from now on stdout is stderr
 
@@ -42,6 +47,13 @@ def main(address: str) -> None:
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             answer({"failed": f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"})
+
+
+def _leave_with(parent: int) -> None:
+    """A function that never returns must not outlive a trainer that was killed."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
 
 
 def _plain(rewards: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,7 @@ from burnish import terminal
 from burnish.config import PPOConfig, TrainConfig
 from burnish.data import Split, load_split
 from burnish.errors import InputError
-from burnish.evaluation import EVAL_SEED, Evaluation, evaluate
+from burnish.evaluation import EVAL_SEED, Evaluation, both_scored, evaluate
 from burnish.intervals import share_interval
 from burnish.models import PolicyModel
 from burnish.models.adapter_files import load_adapter
@@ -71,6 +72,7 @@ def verdict_of(
     with terminal.busy(console, f"start and tuned model answer {len(prompts)} held-out prompts"):
         start = evaluate(trainer, prompts, start_model(trainer), second)
         tuned = evaluate(trainer, prompts, None, second)
+    start, tuned = both_scored(start, tuned)
     human = _ask_person(run, start, tuned, ask, choose or _choose_in_terminal(console)) if ask else None
     return conclude(console, trainer, run, start, tuned, best_of, human)
 
@@ -117,7 +119,7 @@ def _best_of(trainer: PPOTrainer, first: Evaluation, n: int) -> Evaluation:
     tries = [first, *(evaluate(trainer, first.prompts, speaker, None, EVAL_SEED + k) for k in range(1, n))]
     best = Evaluation(prompts=list(first.prompts))
     for number in range(len(first.prompts)):
-        winner = max(tries, key=lambda t: t.reward[number])
+        winner = max((t for t in tries if math.isfinite(t.reward[number])), key=lambda t: t.reward[number])
         best.texts.append(winner.texts[number])
         best.reward.append(winner.reward[number])
     return best

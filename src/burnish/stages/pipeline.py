@@ -20,7 +20,7 @@ from burnish.stages import reward, sft
 from burnish.stages.evaluate import load_prompts_of
 from burnish.stages.ppo import run_ppo
 from burnish.stages.report import write_report
-from burnish.stages.saving import changed_settings
+from burnish.stages.saving import differences, refuse_another_run
 
 
 def run_pipeline(config: PipelineConfig, console: Console) -> Run:
@@ -75,11 +75,11 @@ def _stages_done(config: PipelineConfig) -> list[str]:
         run = Run(config.folder / name)
         if own is None or not run.was_begun:
             continue
-        if run.is_complete and (differs := list(run.differences(own).values())):
+        if run.is_complete and (differs := list(differences(run.settings, own).values())):
             raise InputError(
                 f"{run.folder} was made with other settings ({'; '.join(differs[:3])}); move it away, or choose "
                 "another name"
             )
-        changed_settings(run, own)  # a stage that was stopped goes on, unless that would make it another one
+        refuse_another_run(run, run.settings, own)  # one that was stopped goes on, unless as another run
         done += [name] if run.is_complete else []
     return done

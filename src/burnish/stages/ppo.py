@@ -19,20 +19,22 @@ from burnish.clock import minutes
 from burnish.config import PPOConfig, TrainConfig
 from burnish.data import Split, data_report
 from burnish.errors import DivergedError
-from burnish.evaluation import Evaluation, evaluate
+from burnish.evaluation import Evaluation, both_scored, evaluate
 from burnish.memory import peak_bytes
+from burnish.models import PolicyModel
 from burnish.models.key_values import PromptCache
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import RewardFunction
 from burnish.rewards import check_parts
 from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
-from burnish.stages.evaluate import conclude, second_reward
-from burnish.stages.saving import Saving, hold, open_run, say_finished
+from burnish.stages.evaluate import conclude, second_reward, start_model
+from burnish.stages.saving import Saving, hold, open_run, say_finished, texts_of
 from burnish.trackers import open_tracker
 from burnish.training_state import identity_of
 
 SHOWN_SAMPLES = 4
+MEASURED_WITH = ("reward", "eval_reward", "temperature", "top_k", "top_p", "max_new_tokens")
 NUM_PROBES = 2  # held-out prompts that are answered again and again while training goes on
 
 
@@ -50,12 +52,12 @@ def run_ppo(
     """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
     started = time.perf_counter()
     everything = [*prompts.train, *prompts.held_out]
-    for function in check_parts(config.reward_parts):
-        _try_out(function, prompts.train)
     run, finished = open_run(console, config, run_dir, run_name, from_step)
     was_complete = run.is_complete
     if finished:
         return run
+    for function in check_parts(config.reward_parts, config.reward_timeout):
+        _try_out(function, prompts.train)
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, everything)
         trainer = PPOTrainer(config)
@@ -67,12 +69,11 @@ def run_ppo(
         if run.is_complete and not was_complete:  # another process was faster
             say_finished(console, run)
             return run
-        run.begin(config)
         memory = trainer.memory_report(everything)
         report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))
         _announce(console, trainer, prompts, run, memory)
-        identity = identity_of(trainer.base, ("policy", "value"), everything)
+        identity = identity_of(trainer.base, ("policy", "value"), texts_of(everything))
         step = saving.begin(trainer.state, trainer.restore, identity, from_step)
         if step:
             console.print(f"Going on after step {step} of {config.steps}.", highlight=False)
@@ -83,6 +84,7 @@ def run_ppo(
         after = _measure(console, trainer, prompts.held_out, second, "after")
         verdict = None
         if before is not None and after is not None:
+            before, after = both_scored(before, after)
             verdict = conclude(console, trainer, run, before, after, best_of)
             console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
             console.print(verdict.sentence, highlight=False)
@@ -106,14 +108,18 @@ def run_ppo(
 def _start(
     console: Console, trainer: PPOTrainer, run: Run, held_out: Sequence[str], second: RewardComputer | None
 ) -> Evaluation | None:
-    """The measurement before training, kept so that a run that goes on compares with the same."""
+    """The measurement before training, kept so that a run that goes on compares with the same.
+
+    A run that goes on with another reward or other sampling measures its start model anew.
+    """
+    settings = {key: trainer.config.model_dump(mode="json").get(key) for key in MEASURED_WITH}
     if (run.folder / "start.json").is_file():
-        return Evaluation(**run.read("start.json"))
-    if trainer.step:  # it was begun without one
-        return None
-    before = _measure(console, trainer, held_out, second, "before")
+        kept = run.read("start.json")
+        if kept["settings"] == settings:
+            return Evaluation(**kept["evaluation"] | {"prompts": list(held_out)})  # with references and messages
+    before = _measure(console, trainer, held_out, second, "before", start_model(trainer))
     if before is not None:
-        run.write("start.json", asdict(before))
+        run.write("start.json", {"settings": settings, "evaluation": asdict(before)})
     return before
 
 
@@ -147,23 +153,29 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
                 probe(0)
             trainer.train(prompts.train, on_step)
         except DivergedError as error:
-            raise DivergedError(f"{error}\n{_after_divergence(trainer, run, saving)}") from error
+            raise DivergedError(f"{error}\n{_after_divergence(error, trainer, run, saving)}") from error
         finally:  # what was learned is there to be used, whatever ended the training
             trainer.save(run.folder)
             tracker.close()
         trainer.clock.on_phase = None
 
 
-def _after_divergence(trainer: PPOTrainer, run: Run, saving: Saving) -> str:
+def _after_divergence(error: DivergedError, trainer: PPOTrainer, run: Run, saving: Saving) -> str:
     """Keeps the step's responses, token by token, and says what there is to go on from."""
     step = trainer.step + 1
     name = f"diverged-step-{step}.jsonl"
-    for pairs in trainer.experience_buffer.tables:
-        texts = trainer.generator.decode(pairs)
-        run.log_responses(name, step, texts, pairs, trainer.base.tokenizer)
-    kept = f"The responses of step {step} are in {run.folder / name}. " if trainer.experience_buffer.tables else ""
+    tables = trainer.experience_buffer.tables if error.sa_pairs is None else [error.sa_pairs]
+    for pairs in tables:
+        run.log_responses(name, step, trainer.generator.decode(pairs), pairs, trainer.base.tokenizer)
+    kept = f"The responses of step {step} are in {run.folder / name}. " if tables else ""
     steps = [c.step for c in saving.checkpoints.all() if c.problem is None]
-    return kept + (f"The last good checkpoint is of step {steps[-1]}." if steps else "There is no checkpoint yet.")
+    if not steps:
+        return kept + "There is no checkpoint yet."
+    earlier = f" (or {', '.join(map(str, steps[:-1]))}, from before the trouble)" if steps[1:] else ""
+    return (
+        f"{kept}The last good checkpoint is of step {steps[-1]}{earlier}: burnish resume {run.folder} --from STEP "
+        "learning_rate=..."
+    )
 
 
 def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
@@ -193,12 +205,17 @@ def _announce(
 
 
 def _measure(
-    console: Console, trainer: PPOTrainer, prompts: Sequence[str], second: RewardComputer | None, when: str
+    console: Console,
+    trainer: PPOTrainer,
+    prompts: Sequence[str],
+    second: RewardComputer | None,
+    when: str,
+    speaker: PolicyModel | None = None,
 ) -> Evaluation | None:
     if not prompts:
         return None
     with terminal.busy(console, f"measuring {len(prompts)} held-out prompts {when} training"):
-        return evaluate(trainer, prompts, second_reward=second)
+        return evaluate(trainer, prompts, speaker, second)
 
 
 def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:

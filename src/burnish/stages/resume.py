@@ -9,7 +9,7 @@ from rich.table import Table
 
 from burnish.checkpoints import Checkpoints
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
-from burnish.config.files import apply_overrides
+from burnish.config.files import apply_overrides, start_paths_at
 from burnish.config.model_config import ModelConfig
 from burnish.errors import InputError, NoCheckpointError
 from burnish.runs import PIPELINE, Run
@@ -33,6 +33,7 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     if run.stage == "ppo" and "prompts" not in settings:
         raise InputError(f"{folder} was trained from Python and names no prompts; PPOTrainer.restore goes on there")
     apply_overrides(kind, settings, overrides)
+    start_paths_at(Path(), settings)
     config = kind(**settings)
     place = (run.folder.parent, run.folder.name, console)
     if isinstance(config, SFTConfig):

@@ -65,7 +65,6 @@ def run_reward(
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
-        run.begin(config)
         kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}
         tables = {
             kind.__name__.lower(): data_report(split, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from burnish.checkpoints import Checkpoints, Saver, State
+from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import RunFiles
-from burnish.errors import InputError, ResourceError, StoppedError, is_disk_full
+from burnish.errors import InputError, NoCheckpointError, ResourceError, StoppedError, is_disk_full
 from burnish.guards import StopSignals
 from burnish.runs import Run
 from burnish.training_state import compare_identity
@@ -28,6 +29,9 @@ FIXED = (
 )  # fmt: skip
 
 
+ADAM = 3  # weights, and the optimizer's two moments of each
+
+
 class Saving:
     """A stage's hold on its run folder, from its first step to its last."""
 
@@ -35,6 +39,7 @@ class Saving:
         files = config if isinstance(config, RunFiles) else RunFiles()
         self.console = console
         self.run = run
+        self.config = config
         self.stop = stop
         self.checkpoints = Checkpoints(run.folder / "checkpoints", files.keep_checkpoints)
         self._every = (files.save_every, files.save_minutes)
@@ -47,33 +52,44 @@ class Saving:
         identity: dict[str, Any],
         from_step: int | None = None,
     ) -> int:
-        """Goes on from the newest checkpoint, or from the one asked for; gives its step, 0 for a fresh start."""
+        """Goes on from the newest checkpoint, or from the one asked for; gives its step, 0 for a fresh start.
+
+        Nothing in the run folder changes until the checkpoint is accepted. Then, in an order in which a kill between
+        any two loses nothing: later checkpoints are set aside, the logs cut, an old result taken back, the config kept.
+        """
 
         def with_identity() -> State:
             self.run.logs_to_disk()
             state = state_of()
-            state.values["identity"] = identity
+            state.values |= {"identity": identity, "config": self.config.model_dump(mode="json")}
             return state
 
         self._saver = Saver(self.checkpoints, with_identity, *self._every)
         found = self._find(from_step)
         if found is not None:
             step, state = found
-            for difference in compare_identity(state.values["identity"], identity):
+            refuse_another_run(self.run, state.value("config"), self.config)  # config.yaml may have been edited
+            for difference in compare_identity(state.value("identity"), identity):
                 self.console.print(f"Differs, so the last bits may too: {difference}", highlight=False)
             restore(state)
             self._saver.resume(state)
         else:
             step = 0
-        self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
+        growth = 1 if found else ADAM  # a fresh optimizer holds nothing yet
+        self.checkpoints.check_space(growth * with_identity().nbytes)
         self.checkpoints.forget_after(step)
-        self.checkpoints.check_space(with_identity().nbytes)
+        self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
+        self.run.take_back_result()
+        self.run.begin(self.config)
         return step
 
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
         if from_step is not None:
             return from_step, self.checkpoints.load(from_step)
-        return self.checkpoints.latest(lambda message: self.console.print(message, highlight=False))
+        found = self.checkpoints.latest(lambda message: self.console.print(message, highlight=False))
+        if found is None and self.run.is_complete:
+            raise NoCheckpointError(f"{self.run.folder} is finished and has no checkpoint to go on from")
+        return found
 
     def after_step(self, step: int, score: float, is_last: bool) -> None:
         """Saves if it is due; ends the run, saved, if someone asked for that."""
@@ -109,34 +125,56 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
             ) from error
 
 
-def changed_settings(run: Run, config: Any) -> list[str]:
-    """What is not as in the run's own config; a change that would make it another run is refused."""
-    lines = run.differences(config)
+def differences(then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
+    """Settings that are not as they were, as `key: then -> now`; where the run lies is none of them.
+
+    A key that an older version did not know had its default.
+    """
+    now = config.model_dump(mode="json")
+    before = {k: f.get_default(call_default_factory=True) for k, f in type(config).model_fields.items()} | dict(then)
+    keys = [k for k in before if k not in ("run_dir", "run_name") and before[k] != now.get(k)]
+    return {k: f"{k}: {before[k]!r} -> {now.get(k)!r}" for k in keys}
+
+
+def refuse_another_run(run: Run, then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
+    """What is not as it was; a change that would make it another run is refused."""
+    lines = differences(then, config)
     fixed = [line for k, line in lines.items() if k in FIXED]
     if fixed:
         raise InputError(
             f"{run.folder} was started with other settings ({'; '.join(fixed[:3])}), and these cannot change on the "
             "way; choose another run_name"
         )
-    return list(lines.values())
+    return lines
 
 
 def open_run(
     console: Console, config: Any, run_dir: str | Path, run_name: str | None, from_step: int | None
 ) -> tuple[Run, bool]:
-    """The run, new or begun before, and whether there is nothing left to do. Settings that changed are told."""
+    """The run, new or begun before, and whether there is nothing left to do. Settings that changed are told.
+
+    A finished run goes on only for more steps, or from the checkpoint asked for: its settings are those that made it.
+    """
     run = Run.new_or_unfinished(run_dir, run_name)
-    changes = changed_settings(run, config) if run.was_begun else []
-    for change in changes:
+    changes = refuse_another_run(run, run.settings, config) if run.was_begun else {}
+    if run.is_complete and from_step is None:
+        if not changes:
+            say_finished(console, run)
+            return run, True
+        if "steps" not in changes or config.steps < run.settings["steps"]:
+            raise InputError(
+                f"{run.folder} is finished, with other settings ({'; '.join(list(changes.values())[:3])}); choose "
+                f"another run_name, or go on from one of its checkpoints: burnish resume {run.folder} --from STEP ..."
+            )
+    for change in changes.values():
         console.print(f"Changed: {change}", highlight=False)
-    finished = run.is_complete and not changes and from_step is None
-    if finished:
-        say_finished(console, run)
-    return run, finished
+    return run, False
 
 
 def go_on(run: Run) -> str:
     """The command that continues, for a person to copy."""
+    if not (run.pipeline_folder or run.was_begun):
+        return "It had not begun: give the same command again"
     return f"Go on with: burnish resume {shlex.quote(str(run.pipeline_folder or run.folder))}"
 
 
@@ -156,7 +194,12 @@ def kept_start(run: Run, done: int, measure: Callable[[], float | None]) -> floa
 
 
 def texts_of(records: Sequence[Any]) -> Iterator[str]:
-    """Everything that a record says, for the data's fingerprint."""
+    """Everything that prompts and other records say, for the data's fingerprint."""
     for record in records:
-        for own in fields(record):
-            yield str(getattr(record, own.name))
+        if isinstance(record, str):
+            yield str(record)
+            yield repr((getattr(record, "reference", None), getattr(record, "messages", None)))
+        elif is_dataclass(record):
+            yield from texts_of([getattr(record, own.name) for own in fields(record)])
+        else:
+            yield str(record)

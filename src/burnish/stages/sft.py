@@ -55,7 +55,6 @@ def run_sft(
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
-        run.begin(config)
         report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))
         updates = trainer.trainer.num_updates(len(data.train))
