@@ -1,9 +1,10 @@
 """PPO against a reward that was learned from real sentiment labels, and its verdict, over seeds.
 
-    python benchmarks/sentiment_pipeline.py DATA [--seeds 3] [--scores 2000] [--steps 12]
+    python benchmarks/sentiment_pipeline.py DATA [--seeds 3] [--scores 1500] [--steps 10]
 
 DATA holds sentiment/train.jsonl (text, label) and sentiment/openings.jsonl (prompt). The reward model learns the
-labels as scores; PPO continues the openings; VADER's lexicon, which nothing trains on, is the second opinion.
+labels as scores; PPO continues openings, cut to as few words as the reward model's own prompts have: what a long
+opening says would outweigh what is added to it. VADER's lexicon, which nothing trains on, is the second opinion.
 SmolLM2-135M. Prints a table and, last, one JSON line; stopped, it goes on with the seed where it was.
 """
 
@@ -13,34 +14,37 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
-from burnish.demo import MODEL, PPO, SENTIMENT
+from burnish.demo import MODEL, SENTIMENT, TLDR
 from pipelines import measure_seeds, write
-from reward_model import scored_sentences
+from reward_model import COMMON, OPENING_WORDS, scored_sentences
+from workload import read_rows
 
 
 def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
     folder_in = options.data / "sentiment"
     scores = [vars(s) for s in scored_sentences(folder_in / "train.jsonl")[: options.scores]]
-    task = {k: v for k, v in SENTIMENT.items() if k != "reward"}  # the learned one alone
+    words = [row["prompt"].split()[:OPENING_WORDS] for row in read_rows(folder_in / "openings.jsonl")]
+    openings = [{"prompt": opening} for opening in dict.fromkeys(map(" ".join, words))]
     return pipeline_config(
         {
-            "model": MODEL | {"seed": seed},
+            # As the demo's sentiment task; and its PPO as the demo's against a learned reward.
+            "model": MODEL | {"adapter_scope": SENTIMENT["adapter_scope"], "seed": seed},
             "reward_model": {
                 "scores": write(folder / "scores.jsonl", scores),
+                "num_eval_prompts": 100,
                 "max_new_tokens": 48,
-                "adapter_scope": "sequence",
                 "epochs": 1,
-                "batch_size": 8,
-                "learning_rate": 1e-3,
+                "batch_size": COMMON["batch_size"],
+                "learning_rate": COMMON["learning_rate"],
             },
-            "ppo": PPO
-            | task
+            "ppo": TLDR["ppo"]
             | {
-                "prompts": str(folder_in / "openings.jsonl"),
+                "prompts": write(folder / "openings.jsonl", openings),
                 "num_eval_prompts": 64,
+                "max_new_tokens": SENTIMENT["max_new_tokens"],
+                "temperature": 1.0,
                 "eval_reward": "sentiment",
                 "steps": options.steps,
-                "kl_coef": 0.05,
             },
         },
         folder / "run",
@@ -49,6 +53,6 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--scores", type=int, default=2000)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--scores", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=10)
     measure_seeds("sentiment_pipeline", parser, configure)
