@@ -1,6 +1,6 @@
 """How good are reward models on real judgements? Against what costs nothing, with intervals, over seeds.
 
-    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 400]
+    python benchmarks/reward_model.py DATA [--sets instructions qa] [--seeds 3] [--rows 400]
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
 rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
@@ -98,7 +98,7 @@ def _pairs_of(scored: list[Scored]) -> list[Preference]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--sets", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    parser.add_argument("--sets", nargs="+", default=["instructions", "qa"], choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=10, help="adapters on this many top layers")
     parser.add_argument("--rows", type=int, default=400, help="train on at most this many pairs; scores: four times")

@@ -78,6 +78,7 @@ def test_a_mistake_leaves_no_run_folder_behind(workplace):
 
 def test_existing_run_is_refused(workplace):
     (workplace / "runs" / "taken").mkdir(parents=True)
+    (workplace / "runs" / "taken" / "notes.txt").write_text("mine")
     assert "exists already" in run("train", "config.yaml", "run_name=taken", cwd=workplace, code=2)
 
 
