@@ -61,8 +61,10 @@ def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     return {"kills": hits.total(), "inside_saves": hits["save"], "mismatches": mismatches}
 
 
-def embedded_kills(folder: Path, count: int) -> dict[str, int]:
-    """The same on the embedded model, at random moments, in processes of their own."""
+def embedded_kills(folder: Path, count: int) -> dict[str, Any]:
+    """The same on the embedded model, at random moments, in processes of their own; and what safety costs there: the
+    share of a run's time that saving after every single step takes, and the seconds to find and restore a checkpoint.
+    """
     draw = random.Random(1)
 
     def run(name: str, seconds: float | None = None) -> int:
@@ -85,7 +87,13 @@ def embedded_kills(folder: Path, count: int) -> dict[str, int]:
             hits += 1
         assert run(name) == 0  # to its end, if it is not there yet
         mismatches += state_hash(folder / "runs" / name) != state_hash(folder / "runs" / "embedded-whole")
-    return {"kills": hits, "mismatches": mismatches}
+    whole, last = (json.loads((folder / "runs" / n / "result.json").read_text()) for n in ("embedded-whole", name))
+    return {
+        "kills": hits,
+        "mismatches": mismatches,
+        "saving_share": round(whole["seconds_saving"] / whole["seconds"], 4),
+        "seconds_restoring": last["seconds_restoring"],
+    }
 
 
 def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:

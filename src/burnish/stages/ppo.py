@@ -95,7 +95,7 @@ def run_ppo(
                 "before": before and before.as_dict(),
                 "after": after and after.as_dict(),
                 "seconds": seconds,
-                "seconds_saving": round(saving.seconds, 2),
+                **saving.cost,
                 "peak_memory_gb": round(peak_gb, 2),
                 "memory": {n: round(mb) for n, mb, _ in memory},
             },

@@ -108,7 +108,7 @@ def run_reward(
             agreement = correlation(given, [s.score for s in scored])
             result["score_correlation"] = agreement
             console.print(f"Correlation with {len(scored)} held-out human scores: {agreement:.2f}", highlight=False)
-        run.write("result.json", result | {"seconds": round(time.perf_counter() - started)})
+        run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.cost)
     console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
     return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -44,6 +45,7 @@ class Saving:
         self.checkpoints = Checkpoints(run.folder / "checkpoints", files.keep_checkpoints)
         self._every = (files.save_every, files.save_minutes)
         self._saver: Saver | None = None
+        self._seconds_restoring = 0.0
 
     def begin(
         self,
@@ -64,6 +66,7 @@ class Saving:
             state.values |= {"identity": identity, "config": self.config.model_dump(mode="json")}
             return state
 
+        started = time.monotonic()
         self._saver = Saver(self.checkpoints, with_identity, *self._every)
         found = self._find(from_step)
         if found is not None:
@@ -81,6 +84,7 @@ class Saving:
         self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
         self.run.take_back_result()
         self.run.begin(self.config)
+        self._seconds_restoring = time.monotonic() - started if found else 0.0
         return step
 
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
@@ -99,8 +103,10 @@ class Saving:
             raise StoppedError(f"stopped after step {step}, and saved. {go_on(self.run)}", self.stop.exit_code)
 
     @property
-    def seconds(self) -> float:
-        return self._saver.seconds if self._saver else 0.0
+    def cost(self) -> dict[str, float]:
+        """What safety cost this run: seconds spent on saving, and on finding and restoring a checkpoint."""
+        saving = self._saver.seconds if self._saver else 0.0
+        return {"seconds_saving": round(saving, 2), "seconds_restoring": round(self._seconds_restoring, 2)}
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def run_sft(
         run.write(
             "result.json",
             {"loss_before": before, "loss_after": after, "updates": updates, "data": report,
-             "seconds": round(time.perf_counter() - started)},
+             "seconds": round(time.perf_counter() - started), **saving.cost},
         )  # fmt: skip
     if before is not None and after is not None:
         console.print(f"Held-out loss {before:.3f} before, {after:.3f} after (nats per token).", highlight=False)
