@@ -8,6 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from burnish.base_setup import BaseSetup
 from burnish.config import TrainConfig
 from burnish.data import Split, load_split
 from burnish.demo import sentiment_config, tldr_pipeline
@@ -36,6 +37,16 @@ def test_a_short_real_run(tmp_path, task):
     result = json.loads((run.folder / "result.json").read_text())
     assert result["before"]["kl"]["mean"] == pytest.approx(0.0, abs=1e-3)
     assert abs(result["after"]["kl"]["mean"]) > 1e-3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_model_is_adopted_with_any_number_of_threads(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        BaseSetup(sentiment_config())
+    finally:
+        torch.set_num_threads(before)
 
 
 PREDICT = """
