@@ -46,6 +46,24 @@ COLUMN_NAMES = {
     "advantage": "advantage",
     "return": "return",
 }
+SHADES = {
+    "advantage": (
+        "how much better the response went from there than the value model expected",
+        "made more likely",
+        "made less likely",
+    ),
+    "td_error": (
+        "what this one token brought: its reward, and how it changed what the value model expects",
+        "better than expected",
+        "worse than expected",
+    ),
+    "kl": (
+        "where the policy speaks unlike its reference",
+        "more likely than the reference finds it",
+        "less likely",
+    ),
+}
+"""What tokens can be coloured by: the meaning, and what above and below 0 say."""
 MEASURES = {
     "reward": "reward",
     "second_reward": "a second reward, not trained on",
@@ -59,12 +77,11 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Token:
-    """One generated token: its text, its credit, and all that is known of it."""
+    """One generated token: its text, and all that is known of it."""
 
     text: str
-    advantage: float
-    strength: int
-    """How strongly it is coloured, from 0 to 100."""
+    shades: dict[str, tuple[float, int]]
+    """For each of SHADES its number, and how strongly that colours it, from 0 to 100."""
     numbers: list[tuple[str, str]]
 
 
@@ -102,6 +119,7 @@ def report_page(run: Run) -> str:
         charts=_charts(rows),
         responses=_responses(run.read_lines("samples.jsonl")),
         probes=_probes(run.read_lines("probes.jsonl")),
+        shades={key: (COLUMN_NAMES[key], *texts) for key, texts in SHADES.items()},
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in COLUMN_NAMES},
         settings={k: v for k, v in run.settings.items() if v is not None},
         steps=len(rows),
@@ -148,13 +166,13 @@ def _responses(samples: list[dict[str, Any]]) -> list[Response]:
 
 
 def _response(sample: dict[str, Any]) -> Response:
-    advantages = sample["advantage"]
-    largest = max(map(abs, advantages), default=0.0) or 1.0
+    largest = {key: max(map(abs, sample[key]), default=0.0) or 1.0 for key in SHADES}
     tokens = []
     for position, text in enumerate(sample["tokens"]):
         numbers = [(label, f"{sample[key][position]:+.3f}") for key, label in COLUMN_NAMES.items() if key in sample]
-        strength = round(100 * math.sqrt(abs(advantages[position]) / largest))
-        tokens.append(Token(text.replace("\n", "\u21b5"), advantages[position], strength, numbers))
+        own = {key: sample[key][position] for key in SHADES}
+        shades = {key: (value, round(100 * math.sqrt(abs(value) / largest[key]))) for key, value in own.items()}
+        tokens.append(Token(text.replace("\n", "\u21b5"), shades, numbers))
     score = sample["score"]
     return Response(
         sample["step"],
