@@ -25,7 +25,7 @@ from rich.table import Table
 from burnish.base_setup import EMBEDDED_NAME
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, load_preferences, prompts_of
-from burnish.intervals import share_interval
+from burnish.intervals import clustered_share_interval
 from burnish.reward_report import reward_report
 from burnish.reward_trainer import RewardTrainer
 from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
@@ -86,7 +86,8 @@ def measure(train: list[Any], valid: list[Preference], settings: dict[str, Any])
     pairs = [p for p in train if isinstance(p, Preference)] or _pairs_of(train)
     report = reward_report(pairs, valid, chosen, rejected, trainer.spread).as_dict()
     report.pop("mistakes")  # they quote the data
-    return report | {"seconds": round(seconds), "num_train": len(train)}
+    right = [int(c > r) for c, r in zip(chosen, rejected, strict=True)]
+    return report | {"right": right, "seconds": round(seconds), "num_train": len(train)}
 
 
 def _pairs_of(scored: list[Scored]) -> list[Preference]:
@@ -105,10 +106,12 @@ def main() -> None:
     options = parser.parse_args()
     measured = MeasuredRows("reward_model")
     rows: list[dict[str, Any]] = []
+    prompts: dict[str, list[str]] = {}
     for name in options.sets:
         train, valid = sentiment(options.data) if name == "sentiment" else preferences(options.data, name)
         random.Random(0).shuffle(train)
         train = train[: options.rows * (4 if name == "sentiment" else 1)]
+        prompts[name] = prompts_of(valid)
         for seed in range(options.seeds):
             settings = COMMON | SETTINGS[name] | {"lora_layers": options.layers, "seed": seed}
             key = {"set": name, "seed": seed, "job": fingerprint([settings, len(train)])}
@@ -121,7 +124,9 @@ def main() -> None:
     for name in options.sets:
         mine = [r for r in rows if r["set"] == name]
         accuracy, pairs = fmean(r["accuracy"] for r in mine), mine[0]["num_pairs"]
-        low, high = share_interval(accuracy * pairs, pairs)
+        low, high = clustered_share_interval(
+            list(map(fmean, zip(*(r["right"] for r in mine), strict=True))), prompts[name]
+        )
         summary[name] = {
             "accuracy": round(accuracy, 3),
             "interval": [round(low, 3), round(high, 3)],

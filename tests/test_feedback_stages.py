@@ -141,6 +141,40 @@ def test_a_reward_model_learns_from_scores():
     assert torch.corrcoef(torch.stack([given, wanted]))[0, 1] > 0.7
 
 
+def test_held_out_answers_are_cut_as_in_training():
+    trainer = reward_trainer()
+    trainer.model.mark_trained()
+    long = "abcdefghijklmnopqrstuvwxyz"
+    assert trainer.scores([PROMPTS[0]], [long]) == trainer.scores([PROMPTS[0]], [long[:12]])  # max_new_tokens
+    assert trainer.scores([PROMPTS[0]], [long]) != trainer.scores([PROMPTS[0]], [long[:11]])  # which is finished
+
+
+def test_an_answer_beyond_the_context_is_refused():
+    trainer = reward_trainer()
+    trainer.model.mark_trained()
+    with pytest.raises(InputError, match="prompt and response 0 have 303 tokens; the reward model reads 256"):
+        trainer.model.compute_rewards(["a:"], ["b" * 300])
+
+
+def test_accuracy_is_that_of_the_pairs_among_scores():
+    trainer = reward_trainer(epochs=1, scores="-")
+    trainer.model.mark_trained()
+    pairs = planted_pairs(4)
+    tokens = trainer._tokens([*pairs, *(Scored(PROMPTS[0], "abc", float(n)) for n in range(4))])
+    mixed, alone = trainer.trainer.measure(tokens), trainer.trainer.measure(tokens[:4])
+    assert (mixed["accuracy"], mixed["margin"]) == (alone["accuracy"], pytest.approx(alone["margin"], abs=1e-5))
+    assert "accuracy" not in trainer.trainer.measure(tokens[4:])
+
+
+def test_answers_end_in_the_tokenizers_own_stop_token():
+    model = tiny_model()
+    model.generation_config.eos_token_id = [10, 256]
+    config = SFTConfig(**(TINY | {"demonstrations": "-"}))
+    trainer = SFTTrainer(config, model, tiny_tokenizer())
+    assert trainer.base.stop_ids == [10, 256]
+    assert trainer._tokens(DEMONSTRATIONS)[0].answer[-1] == 256
+
+
 def test_both_answers_of_a_pair_share_one_reading_of_the_prompt():
     trainer = reward_trainer()
     trainer.invocation.agree(PROMPTS)

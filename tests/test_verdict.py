@@ -3,7 +3,7 @@
 import pytest
 
 from burnish.evaluation import Evaluation, distinct
-from burnish.intervals import correlation, half_interval, share_interval
+from burnish.intervals import clustered_share_interval, correlation, half_interval, share_interval
 from burnish.verdict import WinRate, judge, win_rate
 
 
@@ -32,6 +32,15 @@ def test_intervals_by_hand():
     assert half_interval([1.0, 3.0]) == pytest.approx(1.96)  # deviation sqrt(2), over sqrt(2)
     assert correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
     assert correlation([1, 2, 3], [5, 5, 5]) == 0.0
+
+
+def test_pairs_that_share_a_prompt_say_less():
+    hits, groups = [1, 1] * 8 + [0, 0] * 2, [n // 2 for n in range(20)]
+    # Each group's sum is off by 2 * 0.2 (8 times) or 2 * 0.8 (twice): 2.56 + 2.56... = 6.4 in squares; variance of
+    # the mean 6.4 * 10/9 / 400 = 0.16 / 9, so the 20 cases are worth 9.
+    assert clustered_share_interval(hits, groups) == pytest.approx(share_interval(0.8 * 9, 9))
+    assert clustered_share_interval(hits, range(20)) == share_interval(16, 20)
+    assert clustered_share_interval([1] * 20, groups) == share_interval(10, 10)
 
 
 def test_win_rate_counts_ties_half():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from statistics import fmean, stdev
 
 Z = 1.96
@@ -14,7 +14,7 @@ def half_interval(values: Sequence[float]) -> float:
     return Z * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
 
 
-def share_interval(count: float, total: int) -> tuple[float, float]:
+def share_interval(count: float, total: float) -> tuple[float, float]:
     """Wilson's 95 % interval of a share; it stays between 0 and 1 and holds for few cases too."""
     if total == 0:
         return 0.0, 1.0
@@ -22,6 +22,24 @@ def share_interval(count: float, total: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * total)) / (1 + z2 / total)
     half = Z * math.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def clustered_share_interval(hits: Sequence[float], groups: Sequence[Hashable]) -> tuple[float, float]:
+    """Wilson's interval for cases that come in groups, such as pairs that share a prompt.
+
+    Cases of one group tend to go the same way, so they say less than as many independent ones: how much less follows
+    from how the groups' sums scatter.
+    """
+    total, share = len(hits), fmean(hits)
+    sums: dict[Hashable, float] = {}
+    for hit, group in zip(hits, groups, strict=True):
+        sums[group] = sums.get(group, 0.0) + hit - share
+    count = len(sums)
+    if count == total:
+        return share_interval(sum(hits), total)
+    scatter = sum(s * s for s in sums.values()) * count / max(count - 1, 1) / total**2  # the mean's variance
+    worth = min(total, max(share * (1 - share) / scatter, 1.0)) if scatter else count
+    return share_interval(share * worth, worth)
 
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from burnish.data import Preference
-from burnish.intervals import correlation, share_interval
+from burnish.intervals import clustered_share_interval, correlation
 from burnish.rewards.words import words
 
 SHOWN_MISTAKES = 10
@@ -38,6 +38,7 @@ class RewardReport:
     num_pairs: int
     accuracy: float
     accuracy_interval: tuple[float, float]
+    """95 %; pairs that share a prompt are not taken as independent."""
     margin: float
     calibration_error: float
     """Mean distance between how sure the model is, sigmoid(margin as trained), and how often it is right."""
@@ -58,7 +59,8 @@ class RewardReport:
         low, high = self.accuracy_interval
         best_name, best = max(
             (
-                ("choosing the longer answer", max(self.longer_wins, 1 - self.longer_wins)),
+                ("choosing the longer answer", self.longer_wins),
+                ("choosing the shorter answer", 1 - self.longer_wins),
                 ("counting words", self.bag_of_words),
             ),
             key=lambda pair: pair[1],
@@ -85,13 +87,13 @@ def reward_report(
 ) -> RewardReport:
     """`chosen` and `rejected` are the model's scores of the held-out answers, divided by `spread` after training."""
     margins = [c - r for c, r in zip(chosen, rejected, strict=True)]
-    right = sum(m > 0 for m in margins)
+    right = [m > 0 for m in margins]
     lengths = [[len(words(answer)) for answer in (p.chosen, p.rejected)] for p in held_out]
     wrong = sorted((m, n) for n, m in enumerate(margins) if m <= 0)[:SHOWN_MISTAKES]
     return RewardReport(
         num_pairs=len(held_out),
-        accuracy=right / len(held_out),
-        accuracy_interval=share_interval(right, len(held_out)),
+        accuracy=fmean(right),
+        accuracy_interval=clustered_share_interval(right, [p.prompt for p in held_out]),
         margin=fmean(margins),
         calibration_error=_calibration_error([m * spread for m in margins]),
         length_correlation=correlation([*chosen, *rejected], [n for side in zip(*lengths, strict=True) for n in side]),
@@ -114,8 +116,7 @@ def _calibration_error(margins: Sequence[float]) -> float:
 def _bag_of_words_accuracy(train: Sequence[Preference], held_out: Sequence[Preference]) -> float:
     """Logistic regression on the difference of word counts, with a little weight decay."""
     counts = Counter(w for p in train for answer in (p.chosen, p.rejected) for w in set(words(answer)))
-    vocabulary = {w: i for i, (w, n) in enumerate(sorted(counts.items())) if n >= MIN_WORD_COUNT}
-    column = {w: i for i, w in enumerate(vocabulary)}
+    column = {w: i for i, w in enumerate(sorted(w for w, n in counts.items() if n >= MIN_WORD_COUNT))}
 
     def differences(pairs: Sequence[Preference]) -> torch.Tensor:
         table = torch.zeros(len(pairs), max(len(column), 1))

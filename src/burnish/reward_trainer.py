@@ -17,7 +17,7 @@ from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, prompts_of
 from burnish.models import PolicyModel, RewardModel, Sampler
 from burnish.models.adapter_files import adapter_folder, load_adapter
-from burnish.supervised import Statistics, SupervisedTrainer
+from burnish.supervised import Statistics, Sums, SupervisedTrainer
 
 Judgement = Preference | Scored
 
@@ -66,13 +66,15 @@ class RewardTrainer:
 
     @torch.no_grad()
     def scores(self, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """What the model thinks of answers, in passes that fit the memory."""
+        """What the model thinks of answers, cut as in training, in passes that fit the memory."""
+        if not answers:
+            return []
         size = self.config.batch_size
-        texts = list(zip(prompts, answers, strict=True))
+        encoded = self.encoder.encode(prompts), self.encoder.encode_answers(answers, self.base.stop_id)
         return [
             score
-            for first in range(0, len(texts), size)
-            for score in self.model.compute_rewards(*map(list, zip(*texts[first : first + size], strict=True)))
+            for first in range(0, len(answers), size)
+            for score in self.model.score_tokens(*(part[first : first + size] for part in encoded)).tolist()
         ]
 
     def _normalise(self, judgements: Sequence[Judgement]) -> None:
@@ -105,11 +107,10 @@ class RewardTrainer:
 
     def _tokens(self, judgements: Sequence[Judgement]) -> list[_Tokens]:
         prompts = self.encoder.encode(prompts_of(judgements))
-        stop = self.base.stop_ids[0]
         return [
             _Tokens(
                 prompt,
-                self.encoder.encode_answers(judgement_answers(judgement), stop),
+                self.encoder.encode_answers(judgement_answers(judgement), self.base.stop_id),
                 judgement.score if isinstance(judgement, Scored) else None,
             )
             for prompt, judgement in zip(prompts, judgements, strict=True)
@@ -118,20 +119,20 @@ class RewardTrainer:
     def _size_of(self, tokens: _Tokens) -> float:
         return len(tokens.answers) * self.base.pass_size(len(tokens.prompt), max(map(len, tokens.answers)))
 
-    def _loss_of(self, batch: Sequence[_Tokens]) -> tuple[Tensor, Statistics]:
+    def _loss_of(self, batch: Sequence[_Tokens]) -> tuple[Tensor, Sums]:
         """-log sigmoid(chosen - rejected) for a pair, half the squared error to the standardised score for a score."""
         prompts = [t.prompt for t in batch for _ in t.answers]
         scores = self.model.score_tokens(prompts, [a for t in batch for a in t.answers])
-        loss, correct, margin = scores.sum() * 0.0, 0.0, 0.0
+        loss, margins = scores.sum() * 0.0, []
         for tokens, own in zip(batch, scores.split([len(t.answers) for t in batch]), strict=True):
             if tokens.score is not None:
                 loss = loss + 0.5 * (own[0] - (tokens.score - self._score_mean) / self._score_std) ** 2
                 continue
             difference = own[0] - own[1]
             loss = loss - F.logsigmoid(difference)
-            correct += float(difference > 0)
-            margin += difference.item()
-        return loss, {"accuracy": correct, "margin": margin}
+            margins.append(difference.item())
+        count = len(margins)
+        return loss, {"accuracy": (sum(m > 0 for m in margins), count), "margin": (sum(margins), count)}
 
 
 def judgement_answers(judgement: Judgement) -> list[str]:

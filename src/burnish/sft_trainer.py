@@ -14,7 +14,7 @@ from burnish.config import SFTConfig
 from burnish.data import Demonstration, prompts_of
 from burnish.models import PolicyModel
 from burnish.sa_pairs import left_padded, right_padded
-from burnish.supervised import Statistics, SupervisedTrainer
+from burnish.supervised import Statistics, Sums, SupervisedTrainer
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class SFTTrainer:
 
     def _tokens(self, demonstrations: Sequence[Demonstration]) -> list[_Tokens]:
         prompts = self.encoder.encode(prompts_of(demonstrations))
-        answers = self.encoder.encode_answers([d.completion for d in demonstrations], self.base.stop_ids[0])
+        answers = self.encoder.encode_answers([d.completion for d in demonstrations], self.base.stop_id)
         return [_Tokens(p, a) for p, a in zip(prompts, answers, strict=True)]
 
-    def _loss_of(self, batch: Sequence[_Tokens]) -> tuple[Tensor, Statistics]:
+    def _loss_of(self, batch: Sequence[_Tokens]) -> tuple[Tensor, Sums]:
         device = self.base.device
         prompt_ids, prompt_mask = (t.to(device) for t in left_padded([t.prompt for t in batch]))
         answer, mask = (t.to(device) for t in right_padded([t.answer for t in batch]))

@@ -31,20 +31,22 @@ from burnish.training_state import (
 Record = TypeVar("Record")
 WARMUP_SHARE = 0.1
 Statistics = dict[str, float]
+Sums = dict[str, tuple[float, int]]
+"""Of each statistic the sum over some records, and how many of them have it."""
 
 
 class SupervisedTrainer(Generic[Record]):
     """Epochs of shuffled batches for one role.
 
     `size_of(record)` is the tokens that a training pass computes for it, `weight_of` what it counts in the mean loss
-    (tokens for demonstrations, 1 for a pair), `loss_of(records)` the summed loss with its statistics, summed too.
+    (tokens for demonstrations, 1 for a pair), `loss_of(records)` the summed loss with sums of its statistics.
     """
 
     def __init__(
         self,
         role: RoleModel,
         config: SupervisedConfig,
-        loss_of: Callable[[Sequence[Record]], tuple[Tensor, Statistics]],
+        loss_of: Callable[[Sequence[Record]], tuple[Tensor, Sums]],
         size_of: Callable[[Record], float],
         weight_of: Callable[[Record], float],
     ) -> None:
@@ -99,9 +101,9 @@ class SupervisedTrainer(Generic[Record]):
         self.optimizer.zero_grad()
         outcomes = []
         for part in self._passes(batch):
-            loss, statistics = self.loss_of(part)
+            loss, sums = self.loss_of(part)
             (loss / weight).backward()
-            outcomes.append((loss.detach(), statistics))
+            outcomes.append((loss.detach(), sums))
         norm = float(nn.utils.clip_grad_norm_(self.role.parameters(), self.config.max_grad_norm))
         means = self._means(outcomes, batch) | {"grad_norm": norm}
         for name, value in means.items():
@@ -113,11 +115,14 @@ class SupervisedTrainer(Generic[Record]):
         self.role.num_updates += 1
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
-    def _means(self, outcomes: Sequence[tuple[Tensor, Statistics]], records: Sequence[Record]) -> Statistics:
+    def _means(self, outcomes: Sequence[tuple[Tensor, Sums]], records: Sequence[Record]) -> Statistics:
+        """Each statistic over the records that have it; left out where none has."""
         weight = sum(map(self.weight_of, records))
         means = {"loss": sum(float(loss) for loss, _ in outcomes) / weight}
         for name in outcomes[0][1]:
-            means[name] = sum(statistics[name] for _, statistics in outcomes) / weight
+            total, count = map(sum, zip(*(sums[name] for _, sums in outcomes), strict=True))
+            if count:
+                means[name] = total / count
         return means
 
     def _batches(self, records: Sequence[Record], epoch: int) -> Iterator[list[Record]]:

@@ -28,7 +28,10 @@ def data_report(
     for name in _answer_fields(sides):
         lengths = tuple([count_tokens(getattr(r, name)) for r in side] for side in sides)
         rows.append(_row(f"{name} tokens", lengths, _lengths))
-        rows.append(_row(f"{name} cut at {longest_answer}", lengths, lambda n: f"{sum(x > longest_answer for x in n)}"))
+        # With its stop token an answer is one longer; one that loses only that has lost its end.
+        rows.append(
+            _row(f"{name} cut at {longest_answer}", lengths, lambda n: f"{sum(x >= longest_answer for x in n)}")
+        )
     rows.append(_row("duplicate rows", sides, lambda side: f"{sum(n - 1 for n in Counter(side).values())}"))
     if num_bad:
         rows.append(("bad rows left out", f"{num_bad}", ""))

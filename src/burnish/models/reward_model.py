@@ -12,7 +12,7 @@ from burnish.errors import InputError
 from burnish.models.adapter_files import load_adapter
 from burnish.models.base_model import ScalarModel
 from burnish.models.key_values import FixedPrefix
-from burnish.models.shared_base import SharedBase
+from burnish.models.shared_base import SharedBase, context_length
 from burnish.sa_pairs import SAPairs, left_padded, right_padded
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -36,9 +36,16 @@ class RewardModel(ScalarModel):
     @torch.no_grad()
     def compute_rewards(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
         """Scores of texts: the prompts encoded as in training, each response taken as finished."""
-        stop = self.base.stop_ids[0]
-        answers = [[*self.base.tokenizer(r, add_special_tokens=False)["input_ids"], stop] for r in responses]
-        return self.score_tokens(self.encode(prompts), answers).tolist()
+        base, encoded = self.base, self.encode(prompts)
+        answers = [[*base.tokenizer(r, add_special_tokens=False)["input_ids"], base.stop_id] for r in responses]
+        room = context_length(base.model.config)
+        for number, (prompt, answer) in enumerate(zip(encoded, answers, strict=True)):
+            if len(prompt) + len(answer) > room:
+                raise InputError(
+                    f"prompt and response {number} have {len(prompt) + len(answer)} tokens; the reward model reads "
+                    f"{room}. Shorten them"
+                )
+        return self.score_tokens(encoded, answers).tolist()
 
     def score_tokens(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Tensor:
         """One score per prompt and answer, given as token ids; with gradient unless that is switched off."""

@@ -85,6 +85,12 @@ class SharedBase:
         configured = configured if isinstance(configured, list) else [configured]
         return sorted({i for i in (*configured, self.tokenizer.eos_token_id) if i is not None})
 
+    @property
+    def stop_id(self) -> int:
+        """The one that ends the answers a model learns from: the tokenizer's own, where there are several."""
+        own = self.tokenizer.eos_token_id
+        return self.stop_ids[0] if own is None else own
+
     # ------------------------------------------------------------------------------------------------ adapters
 
     def add_adapter(self, name: str, lora: LoraConfig) -> None:
