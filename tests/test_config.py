@@ -79,7 +79,11 @@ def test_file_and_overrides(tmp_path):
         ("- a\n- b\n", "must be a mapping"),
         ("", "is empty; it must be a mapping"),
         ("steps: 3\n", r"1 error in .*config\.yaml:\n  - prompts is missing"),
-        ("prompts: a.txt\nsteps: three\n", "steps: .*integer"),
+        ("prompts: a.txt\nsteps: three\n", "line 2: steps: .*integer"),
+        ("# first\n\nprompts: a.txt\nstepz: 3\n", "line 4: unknown key 'stepz'"),
+        ("prompts: &a [x, x]\nfields: {prompt: *a}\n", "an alias .* is not allowed"),
+        ("prompts: " + "[" * 5000, "nested too deeply|not valid YAML"),
+        ("prompts: a.txt\nfields: {promt: text}\n", "line 2: fields: 'promt' is none of our columns.*mean 'prompt'"),
         ("prompts: a.txt\nrun_name: ../../etc\n", "run_name"),
         ("prompts: a.txt\nvalue_clip: no\n", "value_clip: this key is not a yes or no"),
         ("prompts: a.txt\nsteps: yes\n", "steps: this key is not a yes or no"),
@@ -121,6 +125,12 @@ def test_relative_paths_start_at_the_file(tmp_path):
     assert (config.reward, config.model_name) == ("tldr", str(tmp_path / "model"))
     config = load_train_config(write(tmp_path, "prompts: p.txt\nreward: mine.py:f\nmodel_name: org/name\n"))
     assert (config.reward, config.model_name) == (f"{tmp_path}/mine.py:f", "org/name")
+
+
+def test_a_line_is_told_only_for_what_stands_there(tmp_path):
+    with pytest.raises(InputError, match=r"and its overrides:(?s:.*)\n  - steps: ") as caught:
+        load_train_config(write(tmp_path, "prompts: a.txt\nsteps: 3\nkl_coef: x\n"), ["steps=0"])
+    assert "line 3: kl_coef" in str(caught.value)
 
 
 def test_options_with_dashes_are_explained(tmp_path):

@@ -60,6 +60,8 @@ def test_csv_rows_of_another_length_are_named(tmp_path):
     with pytest.raises(InputError, match=r"p\.csv:3: 3 fields, but the header has 2") as caught:
         load_demonstrations(file)
     assert "p.csv:4: not valid CSV" in str(caught.value)
+    with pytest.raises(InputError, match=r"p\.csv:4: not valid CSV from here on"):  # more is lost than one row
+        load_demonstrations(file, skip_bad=True)
 
 
 def test_parquet_and_saved_datasets(tmp_path):

@@ -190,10 +190,40 @@ def test_report_goes_where_it_is_wanted(pipeline, tmp_path):
         (("  steps: 3", "  stepps: 3"), "ppo: unknown key 'stepps'; did you mean 'steps'"),
         (("  demonstrations: demonstrations.jsonl\n", ""), "sft: demonstrations is missing"),
         (("run_name: whole", "run_name: ../x"), "run_name"),
+        (("  steps: 3", "  steps: 3\n  run_name: mine"), r"line \d+: ppo: the pipeline itself sets run_name"),
     ],
 )
 def test_mistakes_in_a_pipeline(workplace, change, message):
     file = workplace / "mistake.yaml"
+    assert change[0] in PIPELINE
     file.write_text(PIPELINE.replace(*change))
     with pytest.raises(InputError, match=message):
         load_pipeline_config(file)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("ppo.steps=[1", "override 'ppo.steps=\\[1'.* not valid YAML"),
+        ("steps", "not of the form section.key=value"),
+        ("best_of.x=1", "not of the form section.key=value"),
+        ("ppo.steps=0", r"1 error in .*:\n  - ppo: steps"),
+    ],
+)
+def test_mistakes_in_overrides_of_a_pipeline(workplace, override, message):
+    with pytest.raises(InputError, match=message):
+        load_pipeline_config(workplace / "pipeline.yaml", [override])
+
+
+def test_an_empty_section_takes_overrides(workplace):
+    file = workplace / "empty.yaml"
+    file.write_text("model:\nppo:\n  prompts: prompts.jsonl\n")
+    assert load_pipeline_config(file, ["model.seed=3", "ppo.steps=7"]).ppo.seed == 3
+    file.write_text("model: text\nppo:\n  prompts: prompts.jsonl\n")
+    with pytest.raises(InputError, match=r"is no mapping of `key: value` lines, so 'model.seed=3' has no place"):
+        load_pipeline_config(file, ["model.seed=3"])
+
+
+def test_any_reward_may_stand_beside_the_learned_one(workplace):
+    config = load_pipeline_config(workplace / "pipeline.yaml", ["ppo.reward=mine.py:f"])
+    assert [part.kind for part in config.ppo.reward_parts] == ["model", "python"]

@@ -1,13 +1,15 @@
 """Rewards made of parts: rules with options, services, people, and their weighted sum."""
 
+import io
 import json
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from rich.console import Console
 
-from burnish import InputError, RewardComputer
+from burnish import InputError, RewardComputer, terminal
 from burnish.config.reward_parts import unique_names
 from burnish.data import Prompt
 from burnish.ppo_trainer.reward_computer import WeightedReward
@@ -45,7 +47,10 @@ def test_rules_that_compare_with_a_reference():
     prompt = Prompt("What is 6 x 7?", "file:1", reference="It is 42")
     assert rule("exact_number")([prompt] * 3, ["So 6 x 7 = 42.", "43", "no idea"]) == [1.0, 0.0, 0.0]
     assert rule("exact_number")([Prompt("p", reference="1,250.50")], ["about 1250.5"]) == [1.0]
+    assert rule("exact_number")([Prompt("p", reference="5")] * 3, ["2-5", "it is -5", "5."]) == [1.0, 0.0, 1.0]
+    assert rule("exact_number")([Prompt("p", reference="0.5"), Prompt("p", reference="-3")], [".5", "x = -3"]) == [1, 1]
     assert rule("rouge_l")([prompt], ["It is 42"]) == [1.0]
+    assert rule("rouge_l")([Prompt("p", reference="Кот спит")], ["кот спит"]) == [1.0]
     with pytest.raises(InputError, match="rouge_l compares with a reference, and the prompt 'bare' has none"):
         rule("rouge_l")(["bare"], ["x"])
     with pytest.raises(InputError, match="the reference of file:9 holds no number"):
@@ -111,6 +116,34 @@ class _Service(BaseHTTPRequestHandler):
         except OSError:
             pass
 
+    def drip_head(self, sent):
+        """A header that never ends."""
+        self._drip(b"HTTP/1.0 200 OK\r\nX-Long: ")
+
+    def drip_chunk(self, sent):
+        self._drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;")
+
+    def _drip(self, start):
+        try:
+            self.wfile.write(start)
+            for _ in range(100):
+                self.wfile.write(b"a")
+                time.sleep(0.1)
+        except OSError:
+            pass
+
+    def guarded(self, sent):
+        if self.headers["Authorization"] == "Bearer open-sesame":
+            self.good(sent)
+        else:
+            self.answer(b"", 401)
+
+    def cut(self, sent):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b'{"rewards": [1, 2]}')
+
     def huge(self, sent):
         self.send_response(200)
         self.end_headers()
@@ -160,6 +193,9 @@ def test_a_service_scores(service):
     [
         ("slow", "failed: timed out|took more than"),
         ("drip", "took more than 0.5 s"),
+        ("drip_head", "took more than 0.5 s"),
+        ("drip_chunk", "took more than 0.5 s"),
+        ("cut", "failed: IncompleteRead|hung up in the middle"),
         ("huge", "more than 1 MB"),
         ("redirecting", r"answered 302 .*redirects are not followed"),
         ("broken", "answered 500"),
@@ -180,17 +216,36 @@ def test_services_that_misbehave(service, monkeypatch, path, message):
 def test_a_service_that_is_not_there():
     with pytest.raises(InputError, match=r"failed: .*refused"):
         HttpReward("http://127.0.0.1:9", seconds=1)(["p"], ["r"])
-    with pytest.raises(InputError, match="names no host"):
-        HttpReward("http:///nowhere")
 
 
-def test_link_local_addresses_are_refused(service, monkeypatch):
-    class Peer:
-        is_link_local = True
+@pytest.mark.parametrize("address", ["169.254.169.254", "::ffff:169.254.169.254", "fe80::1%eth0"])
+def test_link_local_addresses_are_refused(monkeypatch, address):
+    class Socket:
+        getpeername = staticmethod(lambda: (address, 80))
+        settimeout = close = staticmethod(lambda *_: None)
 
-    monkeypatch.setattr(sources.ipaddress, "ip_address", lambda _: Peer())
+    def connect(connection):
+        connection.sock = Socket()
+
+    monkeypatch.setattr(sources.http.client.HTTPConnection, "connect", connect)
     with pytest.raises(InputError, match="link-local"):
-        HttpReward(f"{service}/good")(["p"], ["r"])
+        HttpReward("http://judge")(["p"], ["r"])
+
+
+def test_a_token_comes_from_the_environment(service, monkeypatch):
+    with pytest.raises(InputError, match="needs its token in the environment variable JUDGE_TOKEN"):
+        HttpReward(f"{service}/guarded", token_env="JUDGE_TOKEN")
+    monkeypatch.setenv("JUDGE_TOKEN", "open-sesame")
+    assert HttpReward(f"{service}/guarded", token_env="JUDGE_TOKEN")(["p"], ["r"]) == [2]
+    with pytest.raises(InputError, match="answered 401"):
+        HttpReward(f"{service}/guarded")(["p"], ["r"])
+
+
+@pytest.mark.parametrize("url", ["https://me:hunter2@judge/x", "https://judge/x?api_key=hunter2"])
+def test_secrets_have_no_place_in_an_address(url):
+    with pytest.raises(InputError, match="token_env: MY_TOKEN") as caught:
+        tiny_config(reward=[{"kind": "http", "url": url}])
+    assert "hunter2" not in str(caught.value)
 
 
 # ----------------------------------------------------------------------------------------------------------- people
@@ -211,6 +266,21 @@ def test_people_are_asked_once_and_their_answers_kept(tmp_path):
     assert HumanReward(file, None)(["p"], ["new"]) == [4.5]
     with pytest.raises(InputError, match="1 responses have no score"):
         HumanReward(file, None)(["p"], ["unseen"])
+    (tmp_path / "empty.jsonl").touch()
+    assert HumanReward(tmp_path / "empty.jsonl", lambda p, r: "1")(["p"], ["r"]) == [1.0]
+
+
+def test_nothing_moves_while_a_person_is_asked():
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with terminal.StepProgress(console, 3) as progress, terminal.busy(Console(quiet=True), "waiting"):
+        assert progress._progress.live.is_started
+        with terminal.paused():
+            assert not progress._progress.live.is_started
+        assert progress._progress.live.is_started
+    assert not progress._progress.live.is_started
+    with terminal.paused():
+        pass
+    assert not progress._progress.live.is_started
 
 
 # ---------------------------------------------------------------------------------------------------------- the mix
@@ -264,6 +334,8 @@ def test_names_of_parts_are_unique():
     [
         ({"kind": "modl", "path": "x"}, "reward, part 1: kind is one of model, rule, .*got 'modl'"),
         ({"kind": "http", "url": "ftp://x"}, "reward, part 1: url: .*got 'ftp://x'"),
+        ({"kind": "http", "url": "http:///nowhere"}, "reward, part 1: url: .*names no host"),
+        ({"kind": "http", "url": "http://[::1/x"}, "reward, part 1: url: .*is not an address"),
         ({"kind": "rule", "name": "tldr", "wieght": 2}, "reward, part 1: unknown key 'wieght'"),
         ({"kind": "python", "function": "mine"}, "reward, part 1: function: "),
     ],

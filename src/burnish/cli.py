@@ -210,6 +210,9 @@ def reward_test(
     config: Config,
     prompt: Annotated[str, typer.Argument(help="a prompt")],
     response: Annotated[str, typer.Argument(help="an answer to it")],
+    reference: Annotated[
+        str | None, typer.Option(help="the right answer, for rules that compare (rouge_l, exact_number)")
+    ] = None,
 ) -> None:
     """What each part of a config's reward thinks of one answer."""
     from burnish.config import load_train_config
@@ -218,7 +221,7 @@ def reward_test(
     with _starting():
         from burnish.stages.reward_test import show_reward
 
-    show_reward(console, settings, prompt, response)
+    show_reward(console, settings, prompt, response, reference)
 
 
 @app.command()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -23,13 +24,25 @@ class InputError(BurnishError, ValueError):
     exit_code = 2
 
 
-class ConfigError(InputError):
-    """Everything that is wrong with a config, in one error."""
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a config, and the key it is about, if it is about one."""
 
-    def __init__(self, problems: list[str], source: str = "the config") -> None:
-        self.problems = problems
+    sentence: str
+    key: str | None = None
+
+
+class ConfigError(InputError):
+    """Everything that is wrong with a config, in one error. `lines` says where in its file the keys stand."""
+
+    def __init__(
+        self, problems: Sequence[Problem], source: str = "the config", lines: Mapping[str, int] | None = None
+    ) -> None:
+        self.problems = list(problems)
         count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
-        super().__init__(f"{count} in {source}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+        found = {p: (lines or {}).get(p.key or "") for p in problems}
+        told = [f"line {line}: {p.sentence}" if line else p.sentence for p, line in found.items()]
+        super().__init__(f"{count} in {source}:\n" + "\n".join(f"  - {line}" for line in told))
 
 
 class RewardFailedError(InputError):

@@ -16,4 +16,5 @@ def visible(text: str) -> str:
 def headline(prompt: str, longest: int) -> str:
     """A long prompt's title, or its beginning."""
     title = re.search(r"TITLE:\s*(.+)", prompt)
-    return title[1] if title else prompt if len(prompt) <= longest else prompt[: longest - 3] + "..."
+    text = title[1] if title else prompt
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -6,7 +6,7 @@ Model and prompt text is data: control characters are stripped and markup is esc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -44,11 +44,37 @@ def plain(text: str) -> str:
     return escape(visible(text))
 
 
+_moving: list[Progress] = []  # what redraws itself on the screen right now
+
+
+@contextmanager
+def _shown(progress: Progress) -> Iterator[Progress]:
+    with progress:
+        _moving.append(progress)
+        try:
+            yield progress
+        finally:
+            _moving.remove(progress)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Nothing moves while a person is asked something."""
+    stopped = [progress for progress in _moving if progress.live.is_started]
+    for progress in stopped:
+        progress.stop()
+    try:
+        yield
+    finally:
+        for progress in stopped:
+            progress.start()
+
+
 @contextmanager
 def busy(console: Console, what: str) -> Iterator[None]:
     """A spinner with the seconds, for work of unknown length; nothing if nobody looks at a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
         progress.add_task(what, total=None)
         yield
 
@@ -65,7 +91,7 @@ def updates(console: Console, what: str, total: int, done: int = 0) -> Iterator[
     """A progress bar for supervised training; gives the function that is told of every update."""
     columns = (TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(bar_width=16))
     columns += (TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())  # type: ignore[assignment]
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
         task = progress.add_task(what, total=total, completed=done, numbers="")
 
         def on_update(statistics: dict[str, float]) -> None:
@@ -99,12 +125,14 @@ class StepProgress:
         self._steps_left = num_steps - done
         self._seconds: list[float] = []
 
+        self._shown = ExitStack()
+
     def __enter__(self) -> StepProgress:
-        self._progress.start()
+        self._shown.enter_context(_shown(self._progress))
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._progress.stop()
+        self._shown.close()
 
     def on_phase(self, phase: str) -> None:
         self._progress.update(self._task, description=PHASES.get(phase, phase))

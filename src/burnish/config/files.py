@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +43,8 @@ def load_config(kind: type[Config], path: str | Path, overrides: list[str] | Non
     try:
         return kind(**values)
     except ConfigError as error:
-        raise ConfigError(error.problems, source=str(path) + (" and its overrides" if overrides else "")) from None
+        lines = lines_of(path, overrides or [])
+        raise ConfigError(error.problems, str(path) + (" and its overrides" if overrides else ""), lines) from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -55,11 +57,22 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read the config {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"the config {path} is not UTF-8 text (byte {error.start})") from None
-    values = _parse(text, str(path))
+    values = parse(text, str(path))
     if not isinstance(values, dict):
         found = "empty" if values is None else f"a {type(values).__name__}"
         raise InputError(f"the config {path} is {found}; it must be a mapping of `key: value` lines")
     return values
+
+
+def lines_of(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
+    """Where each key of a file stands, `section.key` for those of a section; not those that an override replaced."""
+    lines: dict[str, int] = {}
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        lines[key.value] = key.start_mark.line + 1
+        for inner, _ in value.value if isinstance(value, yaml.MappingNode) else ():
+            lines[f"{key.value}.{inner.value}"] = inner.start_mark.line + 1
+    return {key: line for key, line in lines.items() if not any(o.startswith(f"{key}=") for o in overrides)}
 
 
 def apply_overrides(kind: type[ModelConfig], values: dict[str, Any], overrides: list[str]) -> None:
@@ -72,7 +85,7 @@ def apply_overrides(kind: type[ModelConfig], values: dict[str, Any], overrides: 
                 f"override {override!r} is not of the form key=value; write it like steps=20, without dashes"
             )
         as_text = key in text_keys and value != "null"
-        values[key] = value if as_text else _parse(value, f"override {override!r}")
+        values[key] = value if as_text else parse(value, f"override {override!r}")
 
 
 def start_paths_at(folder: Path, values: dict[str, Any]) -> None:
@@ -118,9 +131,14 @@ def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_without_duplicates)
 
 
-def _parse(text: str, source: str) -> Any:
+def parse(text: str, source: str) -> Any:
+    """YAML without aliases (a few of them can stand for gigabytes) and without duplicate keys."""
     try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text, Loader=yaml.SafeLoader)):
+            raise InputError("an alias (*name) is not allowed in a config; write the value out")
         return yaml.load(text, Loader=_StrictLoader)
+    except RecursionError:
+        raise InputError(f"{source}: nested too deeply") from None
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist, for example

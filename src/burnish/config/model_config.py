@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from burnish.errors import ConfigError, nearest
+from burnish.errors import ConfigError, Problem, nearest
 
 
 class ModelConfig(BaseModel):
@@ -126,19 +126,20 @@ ELSEWHERE = {
 }
 
 
-def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
+def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem]:
     """One line for each wrong key, with the nearest name for a key that does not exist."""
-    problems: dict[str, str] = {}  # by key: a field with several types reports each of them, and one line is enough
+    # By key: a field with several types reports each of them, and one line is enough.
+    problems: dict[str, Problem] = {}
     for item in error.errors():
         sentence = item["msg"].removeprefix("Value error, ")
         if not item["loc"]:  # rules between keys, a line each
-            problems |= {line: line for line in sentence.split("\n")}
+            problems |= {line: Problem(line) for line in sentence.split("\n")}
             continue
         key = str(item["loc"][0])
         number = next((place for place in item["loc"] if isinstance(place, int)), None)
         if key in ("reward", "eval_reward") and number is not None:
             problem = _problem_of_part(item, sentence)
-            problems.setdefault(problem, f"{key}, part {number + 1}: {problem}")
+            problems.setdefault(problem, Problem(f"{key}, part {number + 1}: {problem}", key))
             continue
         if item["loc"][1:] == ("str",) and isinstance(item["input"], list):
             continue  # a list of parts was meant; what is wrong with it is told by the other errors
@@ -149,8 +150,8 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[str]:
         elif item["type"] == "missing":
             problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"
         else:
-            problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r})"
-        problems.setdefault(key, problem)
+            problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r:.80})"
+        problems.setdefault(key, Problem(problem, key))
     return list(problems.values())
 
 
@@ -164,4 +165,6 @@ def _problem_of_part(item: Any, sentence: str) -> str:
         return f"unknown key {key!r}"
     if item["type"] == "missing":
         return f"{key} is missing"
-    return f"{key}: {sentence} (got {given!r})"
+    if item["type"] == "value_error":  # in our own words, which show what may be shown
+        return f"{key}: {sentence}"
+    return f"{key}: {sentence} (got {given!r:.80})"

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from burnish.config.files import read_mapping, start_paths_at
+from burnish.config.files import lines_of, parse, read_mapping, start_paths_at
 from burnish.config.model_config import ModelConfig
+from burnish.config.reward_parts import part_of
 from burnish.config.stage_configs import NAME, RewardModelConfig, SFTConfig, TrainConfig
-from burnish.errors import ConfigError, InputError, nearest
+from burnish.errors import ConfigError, InputError, Problem, nearest
 
 SECTIONS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward_model": RewardModelConfig, "ppo": TrainConfig}
 KEYS = ("model", *SECTIONS, "best_of", "run_dir", "run_name")
@@ -56,36 +55,50 @@ def load_pipeline_config(
         section, dot, key = target.partition(".")
         if not equals or (dot and section not in ("model", *SECTIONS)):
             raise InputError(f"override {override!r} is not of the form section.key=value, such as ppo.steps=20")
-        place = values.setdefault(section, {}) if dot else values
-        place[key if dot else section] = yaml.safe_load(value)
+        if dot and values.get(section) is None:
+            values[section] = {}
+        place = values[section] if dot else values
+        if not isinstance(place, dict):
+            raise InputError(f"{section} in {path} is no mapping of `key: value` lines, so {override!r} has no place")
+        place[key if dot else section] = parse(value, f"override {override!r}")
         if dot:
             start_paths_at(Path(), place)  # those of the command line begin where it was given
     name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
-    return pipeline_config(values, folder or Path(str(values.get("run_dir", "runs"))) / str(name), str(path))
+    try:
+        return pipeline_config(values, folder or Path(str(values.get("run_dir", "runs"))) / str(name))
+    except ConfigError as error:
+        raise ConfigError(error.problems, str(path), lines_of(path, overrides or [])) from None
 
 
 def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pipeline's config") -> PipelineConfig:
     """The stages' configs; everything that is wrong with any of them in one error."""
-    problems = [f"unknown section {k!r}{nearest(str(k), KEYS)}" for k in values if k not in KEYS]
+    problems = [Problem(f"unknown section {k!r}{nearest(str(k), KEYS)}", k) for k in values if k not in KEYS]
     if "ppo" not in values:
-        problems.append("the section ppo is missing; it names the prompts and says how to train")
+        problems.append(Problem("the section ppo is missing; it names the prompts and says how to train"))
     shared = values.get("model") or {}
     stages: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
         if section not in values:
             continue
         if not isinstance(values[section], dict) or not isinstance(shared, dict):
-            problems.append(f"{section} must be a mapping of `key: value` lines")
+            problems.append(Problem(f"{section} must be a mapping of `key: value` lines", section))
             continue
+        own = shared | values[section]
+        filled = _from_before(section, values, folder)
+        for key in own.keys() & filled.keys() - {"reward"}:  # what stands beside the learned reward is added to it
+            problems.append(Problem(f"{section}: the pipeline itself sets {key}; leave it out", f"{section}.{key}"))
         try:
-            stages[section] = kind(**(shared | values[section] | _from_before(section, values, folder)))
+            stages[section] = kind(**(own | filled))
         except ConfigError as error:
-            problems += [f"{section}: {problem}" for problem in error.problems]
+            for problem in error.problems:
+                place = section if problem.key in values[section] else "model"
+                problems.append(Problem(f"{section}: {problem.sentence}", f"{place}.{problem.key}"))
     best_of = values.get("best_of", BEST_OF)
     if not isinstance(best_of, int) or best_of < 1:
-        problems.append(f"best_of is {best_of!r}; it must be a whole number of at least 1 (1 leaves it out)")
+        said = f"best_of is {best_of!r}; it must be a whole number of at least 1 (1 leaves it out)"
+        problems.append(Problem(said, "best_of"))
     if problems:
         raise ConfigError(problems, source)
     return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], best_of, values)
@@ -106,4 +119,4 @@ def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str
 
 def _as_parts(reward: Any) -> list[Any]:
     """What stands beside the learned reward."""
-    return [{"kind": "rule", "name": reward}] if isinstance(reward, str) else list(reward)
+    return [part_of(reward).model_dump()] if isinstance(reward, str) else list(reward)

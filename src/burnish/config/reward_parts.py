@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+SECRET = re.compile(r"key|token|secret|passw|credential|signature|auth", re.IGNORECASE)
 
 
 class _Part(BaseModel):
@@ -59,6 +63,25 @@ class HttpPart(_Part):
     """Where to send the texts."""
     timeout: float = Field(30.0, gt=0, le=600)
     """Seconds for one whole request."""
+    token_env: str | None = None
+    """Name of the environment variable whose value is sent as bearer token; a token itself has no place in a config."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address_without_secrets(cls, url: str) -> str:
+        try:
+            address = urlsplit(url)
+            host, _ = address.hostname, address.port
+        except ValueError as error:
+            raise ValueError(f"{url!r} is not an address: {error}") from None
+        if not host:
+            raise ValueError(f"{url!r} names no host")
+        if "@" in address.netloc or any(SECRET.search(key) for key, _ in parse_qsl(address.query)):
+            raise ValueError(
+                "the address holds a password or key; configs are copied and shown, so keep it in an "
+                "environment variable and name that: token_env: MY_TOKEN"
+            )
+        return url
 
     @property
     def name(self) -> str:

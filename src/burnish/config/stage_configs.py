@@ -12,7 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
 from burnish.config.reward_parts import RewardPart, parts_of
+from burnish.errors import nearest
 
+COLUMNS = ("prompt", "reference", "completion", "chosen", "rejected", "response", "score")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
@@ -27,7 +29,7 @@ class RunFiles(BaseModel):
     """Leave out rows that cannot be used, and count them, instead of stopping."""
     num_eval_prompts: int = Field(16, ge=0)
     """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
-    held-out data has a file of its own."""
+    held-out data has a file of its own, nor for bundled texts, which bring their own split."""
     save_every: int = Field(10, ge=0)
     """Steps between checkpoints, 0 for none by steps. A killed run loses at most this many."""
     save_minutes: float = Field(10.0, gt=0)
@@ -38,6 +40,14 @@ class RunFiles(BaseModel):
     """Folder that run folders are created in."""
     run_name: str | None = Field(None, pattern=NAME)
     """Name of this run's folder. Unset: the time of its start."""
+
+    @field_validator("fields")
+    @classmethod
+    def _maps_known_columns(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if name not in COLUMNS:
+                raise ValueError(f"{name!r} is none of our columns ({', '.join(COLUMNS)}){nearest(name, COLUMNS)}")
+        return value
 
     @field_validator("num_eval_prompts")
     @classmethod

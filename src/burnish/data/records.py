@@ -147,6 +147,10 @@ def _load(
             records.append(record_of(row.values, row.place))
         except InputError as error:
             bad.append(f"{row.place}: {error}")
+        if row.rest_is_lost:
+            raise InputError(
+                f"{count(len(bad), 'bad row')} in {source}:\n{some_of(bad[: SHOWN_ERRORS - 1] + bad[-1:])}"
+            )
     if bad and not skip_bad:
         raise InputError(f"{count(len(bad), 'bad row')} in {source}:\n{some_of(bad)}\n(skip_bad: true leaves them out)")
     if not records:
@@ -252,7 +256,7 @@ def _number(values: Mapping[str, Any], name: str) -> float:
     value = _value(values, name)
     try:  # a CSV file knows text only
         number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise InputError(f"{name!r} is {json.dumps(value, default=str)[:40]}, not a finite number")

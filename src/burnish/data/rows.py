@@ -29,6 +29,8 @@ class Row:
     """file:line, or dataset:row; counted from 1."""
     values: dict[str, Any] | None
     problem: str | None = None
+    rest_is_lost: bool = False
+    """Nothing behind it can be read either, so it cannot be skipped as if it were one row."""
 
 
 def read_rows(source: str | Path, text_column: str = "prompt") -> Iterator[Row]:
@@ -91,9 +93,9 @@ def _csv(path: Path) -> Iterator[Row]:
             cells = next(reader)
         except StopIteration:
             return
-        except csv.Error as error:
-            yield Row(f"{path}:{first}", None, f"not valid CSV ({error})")
-            return  # where the next row begins is anyone's guess
+        except csv.Error as error:  # where the next row begins is anyone's guess
+            yield Row(f"{path}:{first}", None, f"not valid CSV from here on ({error})", rest_is_lost=True)
+            return
         place, first = f"{path}:{first}", reader.line_num + 1
         if not cells:
             continue

@@ -39,6 +39,8 @@ def load_split(
         texts = BUNDLED.get(kind, {})
         if source not in texts:
             raise InputError(f"there are no {kind} {source!r}{nearest(source, texts)}; there is {', '.join(texts)}")
+        if eval_source is not None or fields:
+            raise InputError(f"{source} brings its own held-out rows and columns; leave out eval_{kind} and fields")
         return texts[source](), 0
     train = LOADERS[kind](source, fields, skip_bad)
     if eval_source is None:

@@ -34,7 +34,7 @@ def function_of(part: NonModelPart, seconds: float = 60.0) -> Callable[..., Sequ
             isolated.seconds = seconds
             return isolated.start()
         case HttpPart():
-            return HttpReward(part.url, part.timeout)
+            return HttpReward(part.url, part.timeout, part.token_env)
         case HumanPart():
             return HumanReward(part.path)
 

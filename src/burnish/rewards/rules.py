@@ -81,7 +81,8 @@ def exact_number(prompts: list[str], responses: list[str]) -> list[float]:
 
 
 def _last_number(text: str) -> float | None:
-    found = re.findall(r"-?\d+(?:,\d{3})*(?:\.\d+)?", text)
+    # A dash between two numbers is a range, not a minus.
+    found = re.findall(r"(?:(?<![\w.,])-)?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)", text)
     return float(found[-1].replace(",", "")) if found else None
 
 
@@ -90,7 +91,7 @@ def _reference(prompt: str, rule: str) -> str:
     if reference is None:
         raise InputError(
             f"{rule} compares with a reference, and {_where(prompt)} has none; give every row one "
-            "(column `reference`, or another name by `fields: {reference: ...}`)"
+            "(column `reference`, or another name by `fields: {reference: ...}`; with reward-test: --reference)"
         )
     return reference
 

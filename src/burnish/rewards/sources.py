@@ -7,9 +7,13 @@ import importlib.util
 import ipaddress
 import json
 import math
+import os
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,12 +57,15 @@ class HttpReward:
 
     __name__ = "http"
 
-    def __init__(self, url: str, seconds: float = 30.0) -> None:
+    def __init__(self, url: str, seconds: float = 30.0, token_env: str | None = None) -> None:
         self.url = url
         self.seconds = seconds
         self.address = urlsplit(url)
-        if not self.address.hostname:
-            raise InputError(f"reward url {url!r} names no host")
+        self.headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if token_env is not None:
+            if not os.environ.get(token_env):
+                raise InputError(f"the reward service {url} needs its token in the environment variable {token_env}")
+            self.headers["Authorization"] = f"Bearer {os.environ[token_env]}"
 
     def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
         body = json.dumps({"prompts": prompts, "responses": responses}).encode()
@@ -77,49 +84,56 @@ class HttpReward:
         return rewards
 
     def _post(self, body: bytes) -> bytes:
-        deadline = time.monotonic() + self.seconds
+        started = time.monotonic()
         connection = self._connect()
+        # A socket's own time limit begins anew with every byte; the whole answer's does not.
+        deadline = threading.Timer(self.seconds - (time.monotonic() - started), _hang_up, [connection.sock])
+        deadline.daemon = True
+        deadline.start()
+        late = RewardFailedError(f"the reward service {self.url} took more than {self.seconds:g} s")
         try:
-            target = (self.address.path or "/") + (f"?{self.address.query}" if self.address.query else "")
-            connection.request("POST", target, body, {"Content-Type": "application/json", "Accept": "application/json"})
-            self._wait_until(connection, deadline)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
-                raise RewardFailedError(
-                    f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}"
-                )
-            parts: list[bytes] = []
-            size = 0
-            while True:
-                self._wait_until(connection, deadline)
-                part = answer.read1(65536)
-                if not part:
-                    return b"".join(parts)
-                parts.append(part)
-                size += len(part)
-                if size > MAX_ANSWER_BYTES:
-                    raise InputError(f"the reward service {self.url} answered more than {MAX_ANSWER_BYTES >> 20} MB")
+            content = self._exchange(connection, body)
+        except (OSError, http.client.HTTPException, RewardFailedError):
+            if time.monotonic() - started < self.seconds:
+                raise
+            raise late from None
         finally:
+            deadline.cancel()
             connection.close()
+        if time.monotonic() - started >= self.seconds:  # perhaps cut off in the middle
+            raise late
+        return content
+
+    def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> bytes:
+        target = (self.address.path or "/") + (f"?{self.address.query}" if self.address.query else "")
+        connection.request("POST", target, body, self.headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
+            raise RewardFailedError(f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}")
+        content = answer.read(MAX_ANSWER_BYTES + 1)
+        if len(content) > MAX_ANSWER_BYTES:
+            raise InputError(f"the reward service {self.url} answered more than {MAX_ANSWER_BYTES >> 20} MB")
+        if answer.length:  # what was announced and did not come
+            raise RewardFailedError(f"the reward service {self.url} hung up in the middle of its answer")
+        return content
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self.address.scheme == "https" else http.client.HTTPConnection
         assert self.address.hostname is not None
         connection = kind(self.address.hostname, self.address.port, timeout=min(CONNECT_SECONDS, self.seconds))
         connection.connect()
+        connection.sock.settimeout(self.seconds)
         peer = ipaddress.ip_address(connection.sock.getpeername()[0].partition("%")[0])
-        if peer.is_link_local:  # where clouds keep their credentials
+        if (getattr(peer, "ipv4_mapped", None) or peer).is_link_local:  # where clouds keep their credentials
             connection.close()
             raise InputError(f"the reward service {self.url} lies at the link-local address {peer}, which is refused")
         return connection
 
-    def _wait_until(self, connection: http.client.HTTPConnection, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise RewardFailedError(f"the reward service {self.url} took more than {self.seconds:g} s")
-        if connection.sock is not None:  # closed once the answer is complete
-            connection.sock.settimeout(left)
+
+def _hang_up(sock: socket.socket) -> None:
+    with suppress(OSError):  # it may be closed already
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # the plain one: TLS would first want to say goodbye
 
 
 Ask = Callable[[str, str], str]
@@ -133,7 +147,7 @@ class HumanReward:
     def __init__(self, path: str | Path, ask: Ask | None = None) -> None:
         self.path = Path(path)
         self.ask = ask or (_ask_in_terminal if sys.stdin.isatty() else None)
-        known = load_scores(self.path).records if self.path.is_file() else []
+        known = load_scores(self.path).records if self.path.is_file() and self.path.stat().st_size else []
         self.scores = {(str(k.prompt), k.response): k.score for k in known}
 
     def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
@@ -164,8 +178,9 @@ class HumanReward:
 def _ask_in_terminal(prompt: str, response: str) -> str:
     from rich.console import Console
 
-    from burnish.terminal import plain
+    from burnish.terminal import paused, plain
 
     console = Console(stderr=True)
-    console.print(f"\n[dim]{plain(prompt[-600:])}[/dim]\n{plain(response)}", highlight=False)
-    return console.input("score: ")
+    with paused():  # a progress line would wipe the question away
+        console.print(f"\n[dim]{plain(prompt)}[/dim]\n{plain(response)}", highlight=False)
+        return console.input("score: ")

@@ -18,8 +18,14 @@ STOP_WORDS = frozenset(
 )
 
 
+# Letters and digits of any script; where words are written without spaces, each character is one.
+_WORD = re.compile(
+    r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+(?:'[^\W\d_]+)?"
+)
+
+
 def words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+(?:'[a-z]+)?", text.lower())
+    return _WORD.findall(text.lower())
 
 
 def stem(word: str) -> str:

@@ -8,15 +8,19 @@ from rich.table import Table
 from burnish import terminal
 from burnish.config import TrainConfig
 from burnish.config.reward_parts import ModelPart, unique_names
+from burnish.data.records import Prompt
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import WeightedReward
 from burnish.rewards import function_of
 
 
-def show_reward(console: Console, config: TrainConfig, prompt: str, response: str) -> None:
+def show_reward(
+    console: Console, config: TrainConfig, prompt: str, response: str, reference: str | None = None
+) -> None:
     """Every part's score, weight and contribution. The base model is loaded only if a part is a reward model."""
     computer = _computer(console, config)
-    scores = {name: values[0] for name, values in computer.compute_parts([prompt], [response]).items()}
+    asked = Prompt(prompt, "the prompt", reference=reference)
+    scores = {name: values[0] for name, values in computer.compute_parts([asked], [response]).items()}
     table = Table("part", "score", "weight", "counts", box=None, header_style="dim", padding=(0, 2, 0, 0))
     total = 0.0
     for part in computer.parts:
