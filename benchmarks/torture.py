@@ -27,8 +27,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # what the short variants use
 
-from tiny import PROMPTS, tiny_trainer
-from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, state_hash
+from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, soak, state_hash
 from workload import machine, write_results
 
 KILLS_PER_RUN = 5
@@ -52,7 +51,7 @@ def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     while (left := count - hits.total()) > 0:
         seed, name = number % 3, f"killed-{number}"
         number += 1
-        where = draw.choices(("save", "file", "log"), (5, 2, 3), k=min(KILLS_PER_RUN, left))
+        where = draw.choices(("save", "file", "log", "torn"), (5, 2, 2, 1), k=min(KILLS_PER_RUN, left))
         points = [(draw.randrange(1, 8 if place == "file" else 14), place) for place in where]
         hits += killed_and_resumed(zygote, folder, name, points, f"seed={seed}")
         run = folder / "runs" / name
@@ -127,20 +126,10 @@ def rivals(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     return {"pairs": count, "mismatches": mismatches}
 
 
-def soak(steps: int) -> dict[str, Any]:
-    """Memory and file handles over many steps of the tiny model."""
-    import psutil
-
-    trainer = tiny_trainer(steps=steps, lr_schedule="constant")
-    process, sizes, handles = psutil.Process(), [], []
-
-    def on_step(_: dict[str, Any]) -> None:
-        sizes.append(process.memory_info().rss)
-        handles.append(process.num_fds())
-
-    trainer.train(PROMPTS, on_step)
-    growth = sizes[-1] / sizes[min(30, steps // 3)] - 1
-    return {"steps": steps, "growth": round(growth, 4), "leaks": int(growth > 0.05 or handles[-1] != handles[0])}
+def soak_of(folder: Path, steps: int) -> dict[str, Any]:
+    """Memory and file handles over many steps of the tiny model, saved after each."""
+    growth, handles = soak(folder, steps)
+    return {"steps": steps, "growth": round(growth, 4), "leaks": int(growth > 0.05 or len(set(handles)) > 1)}
 
 
 def random_files(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
@@ -191,7 +180,7 @@ def main() -> None:
         }
         zygote.close()
         results["kills, embedded model"] = embedded_kills(folder, options.embedded_kills)
-        results["soak"] = soak(options.soak)
+        results["soak"] = soak_of(folder, options.soak)
     table = Table("torment", "result")
     for name, result in results.items():
         table.add_row(name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.items()))

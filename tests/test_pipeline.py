@@ -86,7 +86,7 @@ def pipeline(workplace):
 
 def test_every_stage_leaves_its_folder(pipeline):
     config, run, _ = pipeline
-    assert {p.name for p in config.folder.iterdir()} == {".pipeline.yaml", "sft", "reward", "ppo"}
+    assert {p.name for p in config.folder.iterdir()} == {".pipeline.yaml", ".lock", "sft", "reward", "ppo"}
     assert (config.folder / "sft" / "adapters" / "sft").is_dir()
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {

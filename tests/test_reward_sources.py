@@ -202,15 +202,20 @@ def test_a_service_scores(service):
         ("text", "did not answer in JSON"),
         ("wrong", r'must answer \{"rewards"'),
         ("words", "response 0 is 'good', not a number"),
-        ("few", "returned 1 values for 2 responses"),
     ],
 )
 def test_services_that_misbehave(service, monkeypatch, path, message):
+    monkeypatch.setattr("burnish.ppo_trainer.reward_computer.RETRY_SECONDS", 0.0)
     monkeypatch.setattr(sources, "MAX_ANSWER_BYTES", 2**20)
     started = time.monotonic()
     with pytest.raises(InputError, match=message):
         RewardComputer(HttpReward(f"{service}/{path}", seconds=0.5)).compute_rewards(["a", "b"], ["x", "y"])
     assert time.monotonic() - started < 5
+
+
+def test_a_service_that_cannot_answer_for_all_is_asked_for_each(service, monkeypatch):
+    monkeypatch.setattr("burnish.ppo_trainer.reward_computer.RETRY_SECONDS", 0.0)
+    assert RewardComputer(HttpReward(f"{service}/few")).compute_rewards(["a", "b"], ["x", "y"]) == [1.0, 1.0]
 
 
 def test_a_service_that_is_not_there():
@@ -304,6 +309,57 @@ def test_a_part_may_score_tokens_and_the_others_join_at_the_last():
     computer = RewardComputer([WeightedReward("tokens", per_token, 0.5), WeightedReward("whole", constant(3.0), 2.0)])
     assert computer.compute_rewards(["p"], ["one two three"]) == [[0.5, 0.5, 6.5]]
     assert computer.part_means == {"tokens": 3.0, "whole": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (lambda t: [[] for _ in t], "response 0 is an empty list"),
+        (lambda t: [10**400 for _ in t], "response 0 is inf"),
+        (lambda t: [1e39 for _ in t], r"response 0 is 1e\+39; a reward must stay below"),
+    ],
+)
+def test_scores_that_cannot_be(scores, message):
+    with (
+        pytest.raises(InputError, match=f"more than half of the responses could not be scored: .*{message}"),
+        pytest.warns(UserWarning, match="left out"),
+    ):
+        RewardComputer(lambda prompts, responses, tokens: scores(tokens)).compute_rewards(["p", "q"], ["r", "s"])
+
+
+def test_parts_must_agree_on_the_number_of_tokens():
+    parts = [WeightedReward(n, lambda p, r, tokens, n=n: [[1.0] * len(n)] * len(r)) for n in ("a", "ab")]
+    with pytest.raises(InputError, match="different numbers of rewards"):
+        RewardComputer(parts).compute_rewards(["p"], ["one two"])
+
+
+class _Picky:
+    """Not a plain function, and it fails for one response."""
+
+    def __call__(self, prompts, responses):
+        if "bad" in responses:
+            raise ValueError("\x1b[31mcannot\u202e")
+        return [1.0] * len(responses)
+
+
+def test_anything_callable_is_asked_for_each_response_alone():
+    computer = RewardComputer(_Picky())
+    with pytest.warns(UserWarning, match=r"response 1 is left out of this step: .*ValueError: \[31mcannot \("):
+        rewards = computer.compute_rewards(["a", "b", "c"], ["x", "bad", "y"])
+    assert rewards == [1.0, None, 1.0]
+    assert computer.num_left_out == 1
+
+
+def test_a_reward_that_always_fails_is_given_up_after_half():
+    calls = []
+
+    def failing(prompts, responses):
+        calls.append(len(responses))
+        raise ValueError
+
+    with pytest.raises(InputError, match="more than half"):
+        RewardComputer(failing).compute_rewards(["p"] * 8, ["r"] * 8)
+    assert calls == [8, 8, *[1] * 5]  # asked, asked again, then alone until more than half have failed
 
 
 def test_a_config_mixes_rules(tmp_path):

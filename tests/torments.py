@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -12,13 +13,21 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import psutil
+from rich.console import Console
+
+from burnish.config import load_train_config
+from burnish.data import load_prompts_of
+from burnish.runs import Run
+from burnish.stages.ppo import run_ppo
 from tiny import tiny_model, tiny_tokenizer
 
 CONFIG = """
 model_name: model
 prompts: prompts.jsonl
-reward: judge.py:vowels
+reward: judge.py:score
 num_eval_prompts: 4
 batch_size: 4
 mini_batch_size: 2
@@ -32,9 +41,7 @@ adaptive_kl_target: 1.0
 save_every: 2
 samples_per_step: 1
 """
-JUDGE = (
-    "def vowels(prompts, responses):\n    return [sum(c in 'aeiou' for c in r) / max(len(r), 1) for r in responses]\n"
-)
+JUDGE = "def score(prompts, responses):\n    return [sum(map(ord, r)) % 10 / 10 for r in responses]\n"
 
 
 def make_workplace(folder: Path, config: str = CONFIG) -> Path:
@@ -164,3 +171,23 @@ def corrupt(file: Path, draw: random.Random) -> str:
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         file.write_bytes(content)
     return kind
+
+
+def soak(folder: Path, steps: int) -> tuple[float, list[int]]:
+    """A run of the command line's own kind in this process, saved after every step: by how much its memory grows from
+    its first third on, and the file handles it holds after each step.
+    """
+    sizes: list[int] = []
+    handles: list[int] = []
+    process, log_step = psutil.Process(), Run.log_step
+
+    def measured(run: Run, results: dict[str, Any]) -> None:
+        log_step(run, results)
+        sizes.append(process.memory_info().rss)
+        handles.append(process.num_fds())
+
+    settings = [f"steps={steps}", "run_name=soak", "save_every=1", "lr_schedule=constant", "max_kl=null"]
+    with contextlib.chdir(folder), mock.patch.object(Run, "log_step", measured):
+        config = load_train_config("config.yaml", settings)
+        run_ppo(config, load_prompts_of(config)[0], config.run_dir, config.run_name, Console(quiet=True))
+    return sizes[-1] / sizes[steps // 3] - 1, handles

@@ -24,7 +24,7 @@ IN_A_SAVE = ((checkpoints, ("save_file", "_fingerprint", "to_disk")), (Path, ("r
 
 def arm(kill_at: int | None, where: str) -> None:
     """SIGKILL at the n-th of certain calls: those inside a checkpoint's save, those that write any file of the run
-    folder whole, or those that log a line.
+    folder whole, those that log a line, or (`torn`) in the middle of a line.
     """
     if kill_at is None:
         return
@@ -51,7 +51,19 @@ def arm(kill_at: int | None, where: str) -> None:
 
         return wrapped
 
-    if where == "save":
+    def torn(self, file, row):
+        """Half a line reaches the disk."""
+        nonlocal count
+        count += 1
+        line = json.dumps(row)
+        with (self.folder / file).open("a") as out:
+            out.write(line[: len(line) // 2] if count == kill_at else line + "\n")
+        if count == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if where == "torn":
+        Run._append = torn
+    elif where == "save":
         for place, names in IN_A_SAVE:
             for name in names:
                 setattr(place, name, bomb(getattr(place, name)))

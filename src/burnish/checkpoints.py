@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class Checkpoints:
 
     def save(self, step: int, state: State, best_step: int | None = None) -> Path:
         """Durable once this returns. Older ones are removed only then."""
-        target = self.folder / f"step-{step:06d}"
+        target = self._folder(step)
         scratch = self.folder / f".writing-{step:06d}"
         try:
             self._remove_scratch()
@@ -89,13 +90,11 @@ class Checkpoints:
             save_file(tensors, scratch / TENSORS)
             (scratch / VALUES).write_text(json.dumps(state.values), encoding="utf-8")
             files = {name: _fingerprint(scratch / name) for name in (TENSORS, VALUES)}
-            manifest = {"format": FORMAT, "step": step, "files": files}
+            manifest = {"format": FORMAT, "step": step, "versions": versions(), "files": files}
             (scratch / MANIFEST).write_text(json.dumps(manifest | {"sha256": _digest(manifest)}))
-            for name in (TENSORS, VALUES, MANIFEST):
-                to_disk(scratch / name)
-            to_disk(scratch)
-            if target.exists():  # the same step again, after a resume
-                shutil.rmtree(target)
+            folder_to_disk(scratch)
+            if target.exists():  # nothing is removed before the new one is durable
+                target.rename(_free_name(self.folder / f"left-{step:06d}"))
             scratch.rename(target)
             to_disk(self.folder)
         except (OSError, SafetensorError) as error:
@@ -106,19 +105,19 @@ class Checkpoints:
 
     def load(self, step: int) -> State:
         """The state after a step; a checkpoint that is not as it was written is refused."""
-        folder = self.folder / f"step-{step:06d}"
+        folder = self._folder(step)
         problem = _problem(folder)
         if problem:
             raise NoCheckpointError(f"checkpoint {folder} cannot be used: {problem}{self._others(step)}")
-        return State(load_file(folder / TENSORS), json.loads((folder / VALUES).read_text(encoding="utf-8")))
+        return _state_in(folder)
 
     def latest(self, on_damaged: Callable[[str], None] = lambda message: None) -> tuple[int, State] | None:
         """The newest one that verifies, or None where none was ever made. Damaged ones are set aside."""
         for step in sorted(self._steps(), reverse=True):
-            folder = self.folder / f"step-{step:06d}"
+            folder = self._folder(step)
             problem = _problem(folder)
             if problem is None:
-                return step, self.load(step)
+                return step, _state_in(folder)
             aside = _free_name(self.folder / f"damaged-{step:06d}")
             folder.rename(aside)
             on_damaged(
@@ -137,21 +136,22 @@ class Checkpoints:
     def forget_after(self, step: int) -> None:
         """Those of later steps, which will be made again, are set aside under another name."""
         for later in [s for s in self._steps() if s > step]:
-            (self.folder / f"step-{later:06d}").rename(_free_name(self.folder / f"left-{later:06d}"))
+            self._folder(later).rename(_free_name(self.folder / f"left-{later:06d}"))
 
-    def check_space(self, nbytes: int) -> None:
-        """Room for all checkpoints that will be there at one time, before hours are spent."""
+    def check_space(self, nbytes: int) -> str:
+        """Room for all checkpoints that will be there at one time, before hours are spent; says what they will take."""
         there = self.folder
         while not there.exists():
             there = there.parent
         needed = nbytes * (self.keep + 2) + SPARE_BYTES  # the best one, and the one being written
-        have = sum(c.nbytes for c in self.all())
+        have = sum(map(_size_of, map(self._folder, self._steps())))
         free = shutil.disk_usage(there).free
         if needed - have > free:
             raise ResourceError(
                 f"checkpoints need {_mb(needed)} in {self.folder}, and {_mb(free)} are free; make room, lower "
                 "keep_checkpoints, or choose another run_dir"
             )
+        return f"Checkpoints take {_mb(nbytes)} each, {_mb(nbytes * (self.keep + 2))} at most; {_mb(free)} are free."
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -160,19 +160,22 @@ class Checkpoints:
             if re.fullmatch(r"step-\d{6,}", path.name):
                 yield int(path.name.removeprefix("step-"))
 
+    def _folder(self, step: int) -> Path:
+        return self.folder / f"step-{step:06d}"
+
     def _look_at(self, step: int) -> Checkpoint:
-        folder = self.folder / f"step-{step:06d}"
-        size = sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
-        return Checkpoint(step, folder, size, _problem(folder))
+        folder = self._folder(step)
+        return Checkpoint(step, folder, _size_of(folder), _problem(folder))
 
     def _remove_old(self, newest: int, best_step: int | None) -> None:
         older = sorted((s for s in self._steps() if s < newest), reverse=True)
         for step in older[self.keep - 1 :]:
-            if step != best_step:
-                shutil.rmtree(self.folder / f"step-{step:06d}", ignore_errors=True)
+            if step != best_step:  # renamed first: one that is half removed must not look damaged
+                self._folder(step).rename(self.folder / f".removing-{step:06d}")
+        self._remove_scratch()
 
     def _remove_scratch(self) -> None:
-        for path in self.folder.glob(".writing-*"):
+        for path in self.folder.glob(".*ing-*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def _others(self, step: int) -> str:
@@ -221,20 +224,36 @@ class Saver:
         return True
 
 
+def _state_in(folder: Path) -> State:
+    return State(load_file(folder / TENSORS), json.loads((folder / VALUES).read_text(encoding="utf-8")))
+
+
+def _size_of(folder: Path) -> int:
+    return sum(f.stat().st_size for f in folder.iterdir() if f.is_file())
+
+
 def _problem(folder: Path) -> str | None:
-    """Why a checkpoint cannot be trusted; None if every byte is as it was written."""
+    """Why a checkpoint cannot be trusted; None if every byte is as it was written.
+
+    One that cannot be read now, or not by this version, may still be good: that is an error, not damage.
+    """
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest.pop("sha256") != _digest(manifest):
             return f"{MANIFEST} is damaged"
-        files, version, step = manifest["files"], manifest["format"], manifest["step"]
+        files, written_as, step = manifest["files"], manifest["format"], manifest["step"]
         known = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except OSError as error:
+        raise NoCheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}; nothing was changed") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"
-    if version != FORMAT:
-        return f"it has format {version}, this version of burnish reads {FORMAT}"
+    if written_as != FORMAT:
+        raise NoCheckpointError(
+            f"{folder} has format {written_as}, this version of burnish reads {FORMAT}; go on with the version that "
+            f"wrote it: {manifest.get('versions')}"
+        )
     if folder.name != f"step-{step:06d}" or set(known) != {TENSORS, VALUES}:
         return f"{MANIFEST} belongs to another checkpoint"
     for name, (size, digest) in known.items():
@@ -243,9 +262,16 @@ def _problem(folder: Path) -> str | None:
                 return f"{name} has {(folder / name).stat().st_size} bytes, not {size}"
             if _fingerprint(folder / name)["sha256"] != digest:
                 return f"{name} is not what was written"
+        except FileNotFoundError:
+            return f"{name} is missing"
         except OSError as error:
-            return f"{name}: {error.strerror}"
+            raise NoCheckpointError(f"cannot read {folder / name}: {error.strerror}; nothing was changed") from None
     return None
+
+
+def versions() -> dict[str, str]:
+    """Of what a run's last bits depend on."""
+    return {name: version(name) for name in ("burnish", "torch", "transformers", "peft")}
 
 
 def _digest(manifest: dict[str, Any]) -> str:
@@ -266,12 +292,20 @@ def to_disk(path: Path) -> None:
         os.close(handle)
 
 
+def folder_to_disk(folder: Path) -> None:
+    """The same for a folder and the files in it."""
+    for file in sorted(folder.iterdir()):
+        to_disk(file)
+    to_disk(folder)
+
+
 def write_whole(path: Path, text: str) -> None:
     """The file is there completely, on the disk, or as it was before."""
     scratch = path.with_name(f".writing-{path.name}")
     scratch.write_text(text, encoding="utf-8")
     to_disk(scratch)
     scratch.replace(path)
+    to_disk(path.parent)
 
 
 def _free_name(path: Path) -> Path:
@@ -283,15 +317,18 @@ def _free_name(path: Path) -> Path:
 
 
 def _cannot_save(error: Exception, folder: Path, nbytes: int) -> BurnishError:
-    try:
-        free = _mb(shutil.disk_usage(folder).free)
-    except OSError:
-        free = "unknown"
     what = "the disk is full" if is_disk_full(error) else str(error)
     return ResourceError(
-        f"cannot save a checkpoint of {_mb(nbytes)} in {folder}: {what} ({free} free). Checkpoints made before are "
-        "intact; make room, then `burnish resume`"
+        f"cannot save a checkpoint of {_mb(nbytes)} in {folder}: {what} ({free_space(folder)} free). Checkpoints made "
+        "before are intact; make room, then `burnish resume`"
     )
+
+
+def free_space(folder: Path) -> str:
+    try:
+        return _mb(shutil.disk_usage(folder).free)
+    except OSError:
+        return "an unknown number of bytes"
 
 
 def _mb(nbytes: float) -> str:

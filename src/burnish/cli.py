@@ -7,6 +7,7 @@ import logging
 import os
 import platform
 import sys
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
@@ -95,18 +96,10 @@ def reward(config: Config, overrides: Overrides = None) -> None:
 def train(config: Config, overrides: Overrides = None) -> None:
     """PPO on your prompts with your reward. Example: `burnish train configs/tldr.yaml steps=20 kl_coef=0.05`"""
     from burnish.config import load_train_config
-    from burnish.data import load_split
+    from burnish.data import load_prompts_of
 
     settings = load_train_config(config, overrides)
-    prompts, num_bad = load_split(
-        "prompts",
-        settings.prompts,
-        settings.eval_prompts,
-        settings.num_eval_prompts,
-        settings.seed,
-        settings.fields,
-        settings.skip_bad,
-    )
+    prompts, num_bad = load_prompts_of(settings)
     with _starting():  # slow to import, so only once everything above is in order
         from burnish.stages.ppo import run_ppo
 
@@ -292,11 +285,13 @@ def main() -> None:
     from burnish.errors import BurnishError, ResourceError, StoppedError, is_disk_full
 
     _quiet_libraries()
+    warnings.showwarning = _show_warning
+    warnings.filterwarnings("always", category=UserWarning, module=r"burnish\b")  # each response that is left out
     try:
         app()
     except BurnishError as error:
         mark = "" if isinstance(error, StoppedError) else "[red]error:[/red] "
-        Console(stderr=True).print(f"{mark}{escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(f"{mark}{_safe(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except OSError as error:
         if not is_disk_full(error):
@@ -305,8 +300,19 @@ def main() -> None:
         sys.exit(ResourceError.exit_code)
     except SystemExit as end:
         if end.code == 130:
-            Console(stderr=True).print("interrupted; what was learned so far is in the run folder")
+            Console(stderr=True).print("interrupted")
         raise
+
+
+def _safe(text: str) -> str:
+    """An error may quote what a model, a file or somebody's function said."""
+    from burnish.safe_text import visible, without_secrets
+
+    return escape(visible(without_secrets(text)))
+
+
+def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    Console(stderr=True).print(f"[yellow]warning:[/yellow] {_safe(str(message))}", highlight=False, soft_wrap=True)
 
 
 def _quiet_libraries() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,13 +62,16 @@ class NoCheckpointError(BurnishError):
 
 
 class DivergedError(BurnishError, RuntimeError):
-    """The training left the region in which its numbers mean anything. `sa_pairs` are those it happened with."""
+    """The training left the region in which its numbers mean anything. `sa_pairs` are those it happened with, and
+    `step` the step, where it is not the one that was under way.
+    """
 
     exit_code = 5
 
-    def __init__(self, message: str, sa_pairs: Any = None) -> None:
+    def __init__(self, message: str, sa_pairs: Any = None, step: int | None = None) -> None:
         super().__init__(message)
         self.sa_pairs = sa_pairs
+        self.step = step
 
 
 class ResourceError(BurnishError):
@@ -83,6 +86,19 @@ class StoppedError(BurnishError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def all_of(*loads: Callable[[], Any]) -> list[Any]:
+    """What each gives; or, if some cannot be done, all that is wrong in one error."""
+    results, problems = [], []
+    for load in loads:
+        try:
+            results.append(load())
+        except InputError as error:
+            problems.append(str(error))
+    if problems:
+        raise InputError("\n".join(problems))
+    return results
 
 
 def is_disk_full(error: Exception) -> bool:

@@ -63,6 +63,39 @@ class Evaluation:
         return means | {f"distinct_{n}": distinct(self.texts, n) for n in (1, 2)}
 
 
+# `z`: no "-0.00" from rounding
+MEASURES = {
+    "reward": ("reward", "{:z.3f}"),
+    "second_reward": ("a second reward, not trained on", "{:z.3f}"),
+    "rouge_l": ("ROUGE-L to the reference answer", "{:.3f}"),
+    "kl": ("KL to the reference (nats)", "{:z.2f}"),
+    "tokens": ("length (tokens)", "{:.1f}"),
+    "finished": ("finished", "{:.0%}"),
+}
+
+
+def comparison(start: dict[str, Any], tuned: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Measure, start and tuned, for a person to read; from two `Evaluation.as_dict`."""
+    rows = []
+    for name, (label, form) in MEASURES.items():
+        if name in start:
+            cells = [
+                f"{form.format(s[name]['mean'])} ± {form.format(s[name]['half_interval_95'])}" for s in (start, tuned)
+            ]
+            rows.append((label, *cells))
+    if "surprise" in start:
+        rows.append(("perplexity of the base", _perplexity(start["surprise"]), _perplexity(tuned["surprise"])))
+    for name, label in (("distinct_1", "distinct words"), ("distinct_2", "distinct word pairs")):
+        rows.append((label, f"{start[name]:.2f}", f"{tuned[name]:.2f}"))
+    return rows  # type: ignore[return-value]
+
+
+def _perplexity(surprise: dict[str, float]) -> str:
+    """Nats are averaged, so the interval is that of the mean, and not even around it."""
+    mean, half = surprise["mean"], surprise["half_interval_95"]
+    return f"{math.exp(mean):.1f} ({math.exp(mean - half):.1f} to {math.exp(min(mean + half, 700)):.1f})"
+
+
 def both_scored(start: Evaluation, tuned: Evaluation) -> tuple[Evaluation, Evaluation]:
     """The prompts whose answers every reward could score, on both sides: only these can be compared."""
     scores = [own for e in (start, tuned) for own in (e.reward, e.second_reward) if own]

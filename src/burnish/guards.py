@@ -16,6 +16,7 @@ from burnish.errors import DivergedError
 from burnish.sa_pairs import SAPairs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ADVICE = "Lower the learning rate, raise kl_coef, or look at the rewards of this step"
 
 
 class StopSignals:
@@ -46,11 +47,10 @@ def check_finite(what: str, values: Tensor, sa_pairs: SAPairs) -> None:
     """Nothing that is not a number goes further.  values [B, T]"""
     wrong = ~values.isfinite() & sa_pairs.mask
     if wrong.any():
-        place = wrong.nonzero()[0].tolist()
-        where = f"response {place[0]}" + (f", token {place[1]}" if len(place) > 1 else "")
+        row, token = wrong.nonzero()[0].tolist()
         raise DivergedError(
-            f"the {what} of {where} became {values[tuple(place)].item()}; no weight was changed by it. Lower the "
-            "learning rate, raise kl_coef, or look at the rewards of this step",
+            f"the {what} of response {sa_pairs.numbers[row]}, token {token} became {values[row, token].item()}; no "
+            f"weight was changed by it. {ADVICE}",
             sa_pairs,
         )
 

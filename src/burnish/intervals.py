@@ -47,3 +47,11 @@ def correlation(a: Sequence[float], b: Sequence[float]) -> float:
     mean_a, mean_b = fmean(a), fmean(b)
     spread = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
     return sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True)) / spread if spread else 0.0
+
+
+def correlation_interval(r: float, count: int) -> tuple[float, float]:
+    """Fisher's 95 % interval of a correlation."""
+    if count <= 3:
+        return -1.0, 1.0
+    centre, half = math.atanh(max(min(r, 1 - 1e-12), -1 + 1e-12)), Z / math.sqrt(count - 3)
+    return math.tanh(centre - half), math.tanh(centre + half)

@@ -29,6 +29,11 @@ METRICS: dict[str, Metric] = {
         "the parts you care about rise",
         "one part rises at the cost of the others: change the weights",
     ),
+    "left_out": Metric(
+        "Responses that the reward could not score, asked again and alone; they are not trained on.",
+        "0",
+        "above 0: look at the warnings, and at the reward with `burnish reward-test`",
+    ),
     "reward_std": Metric(
         "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
     ),

@@ -14,6 +14,7 @@ from burnish.maths import adapted_kl_coef, kl_adjusted_rewards, kl_per_token, wh
 from burnish.sa_pairs import SAPairs, as_sa_pairs
 
 Rows = SAPairs | Sequence[Mapping[str, Any]]
+LARGEST = 1e15  # of a reward: its square is summed over a batch in float32
 
 
 class KLDivergence:
@@ -74,9 +75,14 @@ def finite_number(value: Any, what: str) -> float:
     """The value as a float; anything that is not a finite number is refused under the name `what`."""
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
         raise InputError(f"{what} is {value!r:.60}, not a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise InputError(f"{what} is {number}; a reward must be finite")
+    if abs(number) > LARGEST:
+        raise InputError(f"{what} is {number:g}; a reward must stay below {LARGEST:g} (about 1 learns best)")
     return number
 
 

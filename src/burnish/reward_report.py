@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from burnish.data import Preference
-from burnish.intervals import clustered_share_interval, correlation
+from burnish.data import Preference, Scored
+from burnish.intervals import clustered_share_interval, correlation, correlation_interval
 from burnish.rewards.words import words
 
 SHOWN_MISTAKES = 10
@@ -76,6 +76,41 @@ class RewardReport:
             longer = "long" if self.length_correlation > 0 else "short"
             return f"{said}, but its scores follow length ({self.length_correlation:+.2f}): expect {longer} answers."
         return f"{said}, against {best:.0%} for {best_name}: good enough to train against, with a KL price."
+
+
+@dataclass(frozen=True)
+class ScoreReport:
+    """For human scores: how well the model's scores follow them on held-out answers."""
+
+    num_scores: int
+    score_correlation: float
+    score_correlation_interval: tuple[float, float]
+    length_baseline: float
+    """Correlation of the human scores with length in words: what costs nothing."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def verdict(self) -> str:
+        low, high = self.score_correlation_interval
+        said = (
+            f"Its scores follow {self.num_scores} held-out human scores with a correlation of "
+            f"{self.score_correlation:.2f} ({low:.2f} to {high:.2f}; length alone: {self.length_baseline:.2f})"
+        )
+        if low <= 0:
+            return f"{said}: that may be chance. More scores, or a larger model, before training against it."
+        if self.score_correlation <= abs(self.length_baseline):
+            return f"{said}: no better than counting words."
+        return f"{said}: good enough to train against, with a KL price."
+
+
+def score_report(held_out: Sequence[Scored], given: Sequence[float]) -> ScoreReport:
+    """`given` are the model's scores of the held-out answers."""
+    wanted = [s.score for s in held_out]
+    found = correlation(given, wanted)
+    length = correlation([len(words(s.response)) for s in held_out], wanted)
+    return ScoreReport(len(held_out), found, correlation_interval(found, len(held_out)), length)
 
 
 def reward_report(

@@ -28,11 +28,13 @@ import yaml
 
 from burnish.checkpoints import to_disk, write_whole
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
+from burnish.config.files import read_mapping
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
 from burnish.models.base_model import RoleModel
 from burnish.sa_pairs import COLUMNS, SAPairs
+from burnish.safe_text import without_secrets
 
 TRACES = (".lock", ".writing-")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
@@ -48,7 +50,7 @@ class Run:
     @classmethod
     def new(cls, root: str | Path, name: str | None = None) -> Run:
         """A run that does not exist yet: nothing is written until `begin`. An existing one is never written over."""
-        folder = Path(root) / (name or time.strftime("%Y%m%d-%H%M%S"))
+        folder = _inside(Path(root), name or time.strftime("%Y%m%d-%H%M%S"))
         if folder.exists() and not (folder.is_dir() and all(p.name.startswith(TRACES) for p in folder.iterdir())):
             raise InputError(f"{folder} exists already; choose another run_name, or move it away")
         return cls(folder)
@@ -56,7 +58,7 @@ class Run:
     @classmethod
     def new_or_unfinished(cls, root: str | Path, name: str | None) -> Run:
         """A new run, or one that was begun under this name before and goes on."""
-        folder = Path(root) / name if name else None
+        folder = _inside(Path(root), name) if name else None
         if folder is not None and (folder / "config.yaml").is_file():
             return cls(folder)
         return cls.new(root, name)
@@ -68,13 +70,10 @@ class Run:
     def begin(self, config: ModelConfig) -> Run:
         """Makes the folder and puts the config into it."""
         text = yaml.safe_dump(config.model_dump(), sort_keys=False)
-        try:
+        with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "config.yaml", text)
-        except OSError as error:
-            if is_disk_full(error):
-                raise
-            raise InputError(f"cannot write to the run folder {self.folder}: {error.strerror or error}") from None
+            to_disk(self.folder.parent)
         return self
 
     @classmethod
@@ -96,12 +95,9 @@ class Run:
         """config.yaml as it stands."""
         file = self.folder / "config.yaml"
         try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            values = None
-        if not isinstance(values, dict):
-            raise InputError(f"{file} is damaged: it holds no settings")
-        return values
+            return read_mapping(file)
+        except InputError as error:
+            raise InputError(f"{file} is damaged: {error}") from None
 
     @property
     def stage(self) -> str:
@@ -141,7 +137,10 @@ class Run:
     def read_lines(self, file: str) -> list[dict[str, Any]]:
         """The rows of a JSONL file of the run; none if there is no file. A last line cut by a kill is left out."""
         path = self.folder / file
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is damaged: {error}") from None
         rows = []
         for number, line in enumerate(lines, 1):
             try:
@@ -157,6 +156,12 @@ class Run:
         return self.folder.parent if (self.folder.parent / PIPELINE).is_file() else None
 
     @property
+    def name(self) -> str:
+        """The folder's; a pipeline's stage is named after the pipeline."""
+        folder = self.folder.resolve()
+        return folder.parent.name if self.pipeline_folder else folder.name
+
+    @property
     def policy_folder(self) -> Path:
         return self.folder / "adapters" / "policy"
 
@@ -165,12 +170,13 @@ class Run:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Held while the process works in the folder; a second one is told who was first."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        with _writable(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
                 raise LockedError(f"{self.folder} is in use by {holder}; wait for it, or stop it") from None
             os.ftruncate(handle, 0)
@@ -223,7 +229,13 @@ class Run:
     def log_responses(self, file: str, step: int, texts: list[str], pairs: SAPairs, tokenizer: Any) -> None:
         """All responses of a step into a file of their own."""
         for number, text in enumerate(texts):
-            self._append(file, {"step": step, "response": text} | _token_columns(pairs, number, tokenizer))
+            heading = {"step": step, "number": pairs.numbers[number], "response": text}
+            self._append(file, heading | _token_columns(pairs, number, tokenizer))
+
+    def log_prompts(self, file: str, step: int, prompts: list[str]) -> None:
+        """The prompts of a step that came to no responses."""
+        for prompt in prompts:
+            self._append(file, {"step": step, "prompt": prompt})
 
     def log_probes(self, step: int, prompts: list[str], responses: list[str]) -> None:
         """The same prompts, answered again after some step."""
@@ -239,11 +251,29 @@ class Run:
 
     def write(self, file: str, values: dict[str, Any]) -> None:
         """A JSON file of the run, there completely or not at all."""
-        write_whole(self.folder / file, json.dumps(values, indent=2) + "\n")
+        write_whole(self.folder / file, without_secrets(json.dumps(values, indent=2)) + "\n")
 
     def _append(self, file: str, row: dict[str, Any]) -> None:
         with (self.folder / file).open("a", encoding="utf-8") as out:
-            out.write(json.dumps(row) + "\n")
+            out.write(without_secrets(json.dumps(row)) + "\n")
+
+
+def _inside(root: Path, name: str) -> Path:
+    """A folder in the root, and not by a link somewhere else."""
+    folder = root / name
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{folder} leads out of {root}; choose another run_name")
+    return folder
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise InputError(f"cannot write to the run folder {folder}: {error.strerror or error}") from None
 
 
 def _token_columns(pairs: SAPairs, number: int, tokenizer: Any) -> dict[str, Any]:

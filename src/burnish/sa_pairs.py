@@ -71,6 +71,8 @@ class SAPairs(Sequence[dict[str, Any]]):
     """What the frozen base already computed for these sequences, for the models to start from."""
     policy_version: int | None = None
     """How many updates the policy had seen when it generated them. None: not known."""
+    numbers_in_step: list[int] | None = None
+    """Which responses of the step these are, for those cut out of its table. None: all of them, in order."""
 
     # ------------------------------------------------------------------------------------------------- columns
 
@@ -122,7 +124,13 @@ class SAPairs(Sequence[dict[str, Any]]):
             kept=None if self.kept is None else self.kept[rows, :width],
             finished=None if self.finished is None else self.finished[rows],
             context=None if self.context is None else self.context.rows(rows, prompt_width, width),
+            numbers_in_step=[self.numbers[row] for row in rows.tolist()],
         )
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """[B] each response's number in its step."""
+        return range(self.mask.shape[0]) if self.numbers_in_step is None else self.numbers_in_step
 
     def to(self, device: torch.device) -> SAPairs:
         """The same table on another device (a shared context stays where its base is)."""

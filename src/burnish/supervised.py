@@ -7,6 +7,7 @@ whole batch's count, so the cut changes memory and speed, never the result.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
@@ -18,6 +19,7 @@ from torch.optim import AdamW
 from burnish.checkpoints import State
 from burnish.config.stage_configs import SupervisedConfig
 from burnish.errors import DivergedError
+from burnish.guards import is_out_of_memory
 from burnish.models.base_model import RoleModel
 from burnish.training_state import (
     optimizer_state,
@@ -56,6 +58,7 @@ class SupervisedTrainer(Generic[Record]):
         self.size_of = size_of
         self.weight_of = weight_of
         self.num_done = 0
+        self._most_in_a_pass = config.micro_batch_size
         self.optimizer = AdamW(role.parameters(), lr=config.learning_rate, eps=1e-5, weight_decay=0.0)
 
     def num_updates(self, num_records: int) -> int:
@@ -67,11 +70,11 @@ class SupervisedTrainer(Generic[Record]):
         """All epochs, or what is left of them after `restore`; gives the statistics of every update made."""
         history: list[Statistics] = []
         total = self.num_updates(len(records))
-        batches = (batch for epoch in range(self.config.epochs) for batch in self._batches(records, epoch))
+        batches = (batch for epoch in range(self.config.epochs) for batch in self._batches(len(records), epoch))
         with self.role.base.dropout():
             for batch in islice(batches, self.num_done, None):
                 self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * _ramp(self.num_done, total)
-                statistics = self._update(batch)
+                statistics = self._update([records[i] for i in batch], batch)
                 self.num_done += 1
                 history.append({"update": self.num_done} | statistics)
                 if on_update:
@@ -96,24 +99,52 @@ class SupervisedTrainer(Generic[Record]):
         """Mean loss and statistics, learning nothing."""
         return self._means([self.loss_of(part) for part in self._passes(records)], records)
 
-    def _update(self, batch: Sequence[Record]) -> Statistics:
-        weight = sum(map(self.weight_of, batch))
-        self.optimizer.zero_grad()
-        outcomes = []
-        for part in self._passes(batch):
-            loss, sums = self.loss_of(part)
-            (loss / weight).backward()
-            outcomes.append((loss.detach(), sums))
+    def _update(self, batch: Sequence[Record], numbers: Sequence[int]) -> Statistics:
+        outcomes = self._gradients(batch)
         norm = float(nn.utils.clip_grad_norm_(self.role.parameters(), self.config.max_grad_norm))
         means = self._means(outcomes, batch) | {"grad_norm": norm}
         for name, value in means.items():
             if not math.isfinite(value):
+                where = self._culprit(batch, numbers)
                 raise DivergedError(
-                    f"{name} became {value} before an update; no weight was changed. Lower learning_rate"
+                    f"{name} became {value}{where} before update {self.num_done + 1}; no weight was changed. Lower "
+                    "learning_rate"
                 )
         self.optimizer.step()
         self.role.num_updates += 1
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _gradients(self, batch: Sequence[Record]) -> list[tuple[Tensor, Sums]]:
+        """Of one batch. If memory does not suffice, in smaller passes: that changes nothing but the time."""
+        weight = sum(map(self.weight_of, batch))
+        largest = 0
+        try:
+            self.optimizer.zero_grad()
+            outcomes = []
+            for part in self._passes(batch):
+                largest = max(largest, len(part))
+                loss, sums = self.loss_of(part)
+                (loss / weight).backward()
+                outcomes.append((loss.detach(), sums))
+            return outcomes
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or largest <= 1:
+                raise
+            self._most_in_a_pass = largest // 2
+        warnings.warn(
+            f"memory ran out; a pass takes at most {self._most_in_a_pass} rows from now on (lower activation_mb)",
+            stacklevel=2,
+        )
+        return self._gradients(batch)
+
+    def _culprit(self, batch: Sequence[Record], numbers: Sequence[int]) -> str:
+        """The first training row whose own gradient is not finite."""
+        for record, number in zip(batch, numbers, strict=True):
+            self.optimizer.zero_grad()
+            self.loss_of([record])[0].backward()
+            if not all(p.grad is None or p.grad.isfinite().all() for p in self.role.parameters()):
+                return f" (by training row {number + 1})"
+        return ""
 
     def _means(self, outcomes: Sequence[tuple[Tensor, Sums]], records: Sequence[Record]) -> Statistics:
         """Each statistic over the records that have it; left out where none has."""
@@ -125,11 +156,11 @@ class SupervisedTrainer(Generic[Record]):
                 means[name] = total / count
         return means
 
-    def _batches(self, records: Sequence[Record], epoch: int) -> Iterator[list[Record]]:
+    def _batches(self, num_records: int, epoch: int) -> Iterator[list[int]]:
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + epoch)
-        order = torch.randperm(len(records), generator=generator).tolist()
+        order = torch.randperm(num_records, generator=generator).tolist()
         for first in range(0, len(order), self.config.batch_size):
-            yield [records[i] for i in order[first : first + self.config.batch_size]]
+            yield order[first : first + self.config.batch_size]
 
     def _passes(self, batch: Sequence[Record]) -> Iterator[list[Record]]:
         """Neighbours in size share a pass; its padded size stays within the budget (or it is one record)."""
@@ -137,7 +168,7 @@ class SupervisedTrainer(Generic[Record]):
         ordered = sorted(batch, key=self.size_of, reverse=True)
         while ordered:
             width = self.size_of(ordered[0])
-            take = max(1, min(int(budget / max(width, 1)), self.config.micro_batch_size or len(ordered)))
+            take = max(1, min(int(budget / max(width, 1)), self._most_in_a_pass or len(ordered)))
             yield ordered[:take]
             ordered = ordered[take:]
 

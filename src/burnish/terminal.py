@@ -17,7 +17,7 @@ from rich.table import Table
 from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
 from burnish.clock import minutes
 from burnish.config import ModelConfig
-from burnish.evaluation import Evaluation
+from burnish.evaluation import Evaluation, comparison
 from burnish.safe_text import headline, visible
 
 PHASES = {
@@ -26,16 +26,6 @@ PHASES = {
     "add_values_to_sa_pairs": "predicting values",
     "train_value_model": "training value",
     "train_policy_model": "training policy",
-}
-# `z`: no "-0.00" from rounding
-MEASURES = {
-    "reward": ("reward", "{:z.3f}"),
-    "second_reward": ("a second reward", "{:z.3f}"),
-    "rouge_l": ("ROUGE-L to the reference", "{:.3f}"),
-    "kl": ("KL to the reference (nats)", "{:z.2f}"),
-    "tokens": ("length (tokens)", "{:.1f}"),
-    "finished": ("finished", "{:.0%}"),
-    "surprise": ("surprise of the base (nats a token)", "{:.2f}"),
 }
 
 
@@ -160,11 +150,8 @@ def memory_table(rows: list[tuple[str, float, str]]) -> Table:
 def before_after_table(before: Evaluation, after: Evaluation, names: tuple[str, str] = ("before", "after")) -> Table:
     """Means with their 95 % intervals, on held-out prompts."""
     table = Table("held-out", *names, title=f"{len(before.prompts)} held-out prompts, mean and 95 % interval")
-    then, now = before.table(), after.table()
-    for name, (label, form) in MEASURES.items():
-        if name in then:
-            cells = [f"{form.format(mean)} ± {form.format(half)}" for mean, half in (then[name], now[name])]
-            table.add_row(label, *cells)
+    for row in comparison(before.as_dict(), after.as_dict()):
+        table.add_row(*row)
     return table
 
 

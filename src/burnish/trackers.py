@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import secrets
 from typing import Any, Protocol
 
 from burnish.errors import InputError
@@ -22,12 +25,10 @@ class NoTracker:
 class TensorBoard:
     """Event files in the run folder: `tensorboard --logdir runs`."""
 
-    def __init__(self, run: Run) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise InputError(_missing("tensorboard")) from None
-        self._writer = SummaryWriter(str(run.folder / "tensorboard"))
+    def __init__(self, run: Run, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1)
 
     def log(self, results: dict[str, Any]) -> None:
         for name, value in numbers_of(results).items():
@@ -41,30 +42,42 @@ class Hosted:
     """wandb and trackio, which share one way of being called."""
 
     def __init__(self, library: str, run: Run) -> None:
+        self._library = importlib.import_module(library)
+        more = {"id": _kept_id(run)} if library == "wandb" else {}  # trackio knows a run by its name
         try:
-            self._library = __import__(library)
-        except ImportError:
-            raise InputError(_missing(library)) from None
-        self._library.init(project="burnish", name=run.folder.name, config=run.settings)
+            self._library.init(project="burnish", name=run.name, config=run.settings, resume="allow", **more)
+        except Exception as error:  # no account, no network, and whatever else they have
+            raise InputError(f"tracker: {library} does not start: {error}") from None
 
     def log(self, results: dict[str, Any]) -> None:
-        self._library.log(numbers_of(results))
+        self._library.log(numbers_of(results), step=results["step"])
 
     def close(self) -> None:
         self._library.finish()
 
 
-def open_tracker(name: str | None, run: Run) -> Tracker:
+def check_tracker(name: str | None) -> None:
+    """Refuses one that is not installed, before anything else is done."""
+    if name is not None and importlib.util.find_spec(name) is None:
+        raise InputError(f"tracker: {name} needs a package of that name; get it with: pip install {name}")
+
+
+def open_tracker(name: str | None, run: Run, step: int = 0) -> Tracker:
+    """For a run that goes on after `step`: what was logged of later steps is replaced, or left as it is."""
+    check_tracker(name)
     if name is None:
         return NoTracker()
-    return TensorBoard(run) if name == "tensorboard" else Hosted(name, run)
+    return TensorBoard(run, step) if name == "tensorboard" else Hosted(name, run)
+
+
+def _kept_id(run: Run) -> str:
+    """The same for a run that goes on."""
+    if not (run.folder / "tracker.json").is_file():
+        run.write("tracker.json", {"id": secrets.token_hex(8)})
+    return run.read("tracker.json")["id"]
 
 
 def numbers_of(results: dict[str, Any]) -> dict[str, float]:
     """A step's metrics by name; the parts of the reward as reward_parts/NAME."""
     numbers = {n: float(results[n]) for n in METRICS if isinstance(results.get(n), int | float)}
     return numbers | {f"reward_parts/{n}": float(v) for n, v in results.get("reward_parts", {}).items()}
-
-
-def _missing(library: str) -> str:
-    return f"tracker: {library} needs a package of that name; get it with: pip install {library}"

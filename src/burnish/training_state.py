@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from burnish.checkpoints import State
+from burnish.checkpoints import State, versions
 from burnish.errors import InputError, NoCheckpointError
 from burnish.models.shared_base import SharedBase
 
@@ -38,10 +37,10 @@ def restore_parameters(parameters: Sequence[nn.Parameter], state: State) -> None
 
 
 def optimizer_state(optimizer: Optimizer) -> State:
-    """All that torch's own state_dict holds, tensors apart."""
+    """The moments of every weight; settings such as the learning rate are the config's."""
     whole = optimizer.state_dict()
     tensors = {f"{i}/{key}": value.detach().clone() for i, own in whole["state"].items() for key, value in own.items()}
-    return State(tensors, {"param_groups": whole["param_groups"]})
+    return State(tensors)
 
 
 def restore_optimizer(optimizer: Optimizer, state: State) -> None:
@@ -53,13 +52,12 @@ def restore_optimizer(optimizer: Optimizer, state: State) -> None:
     expected = {i for group in fresh["param_groups"] for i in group["params"]}
     if own and set(own) != expected:
         raise NoCheckpointError(f"the checkpoint's optimizer knows {len(own)} weights, this run has {len(expected)}")
-    # Settings such as the learning rate are the config's; the state is the checkpoint's.
     optimizer.load_state_dict({"state": own, "param_groups": fresh["param_groups"]})
 
 
 def random_state(generators: Mapping[str, torch.Generator]) -> State:
     """Python's, numpy's and torch's own random numbers (a reward may use them), and the generators given."""
-    version, internal, gauss = random.getstate()
+    kind_of_state, internal, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state()
     tensors = {name: generator.get_state() for name, generator in generators.items()}
     tensors["torch"] = torch.get_rng_state()
@@ -68,15 +66,15 @@ def random_state(generators: Mapping[str, torch.Generator]) -> State:
     return State(
         tensors,
         {
-            "python": [version, list(internal), gauss],
+            "python": [kind_of_state, list(internal), gauss],
             "numpy": [str(kind), [int(k) for k in np.asarray(keys)], int(position), int(has_gauss), float(cached)],
         },
     )
 
 
 def restore_random(generators: Mapping[str, torch.Generator], state: State) -> None:
-    version, internal, gauss = state.values["python"]
-    random.setstate((version, tuple(internal), gauss))
+    kind_of_state, internal, gauss = state.values["python"]
+    random.setstate((kind_of_state, tuple(internal), gauss))
     kind, keys, position, has_gauss, cached = state.values["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))
     torch.set_rng_state(_tensor(state, "torch"))
@@ -111,15 +109,21 @@ def fingerprint_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
 # ------------------------------------------------------------------------------------------------ the same run?
 
 
-def identity_of(base: SharedBase, learned: Iterable[str], texts: Iterable[str]) -> dict[str, Any]:
-    """What a run must find again to be the same run: data, frozen weights; and what it needs to be so to the bit."""
+def identity_of(
+    base: SharedBase, learned: Iterable[str], texts: Iterable[str], heads: Iterable[nn.Module] = ()
+) -> dict[str, Any]:
+    """What a run must find again to be the same run: data, frozen weights; and what it needs to be so to the bit.
+
+    `heads` are those of reward models, which belong to their adapters.
+    """
     learned = tuple(f".{name}." for name in learned)
     frozen = [(n, p) for n, p in base.model.named_parameters() if not any(part in n for part in learned)]
+    frozen_heads = [(f"head {i} {n}", p) for i, head in enumerate(heads) for n, p in head.named_parameters()]
     return {
         "data": fingerprint_of_texts(texts),
         "base model": fingerprint_of_weights((n, p) for n, p in frozen if "lora_" not in n),
-        "frozen adapters": fingerprint_of_weights((n, p) for n, p in frozen if "lora_" in n),
-        "versions": {name: version(name) for name in ("burnish", "torch", "transformers", "peft")},
+        "frozen adapters": fingerprint_of_weights([*((n, p) for n, p in frozen if "lora_" in n), *frozen_heads]),
+        "versions": versions(),
         "threads": torch.get_num_threads(),
         "device": str(base.device),
     }

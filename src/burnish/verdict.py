@@ -97,6 +97,8 @@ _OPENING = {
 def _outcome(
     start: Evaluation, tuned: Evaluation, wins: WinRate, second: WinRate | None, human: WinRate | None
 ) -> tuple[str, str]:
+    if human is not None and human.interval[0] > 0.5:
+        return "worth it", f"people find it better, {human} of {human.num_prompts} blind comparisons"
     low, high = wins.interval
     if high < 0.5:
         return "failure", "the reward it was trained on went down. Lower the learning rate, or train longer"
@@ -106,8 +108,6 @@ def _outcome(
             "further; more held-out prompts would measure it better"
         )
     signs = signs_of_overoptimisation(start, tuned)
-    if human is not None and human.interval[0] > 0.5:
-        return "worth it", f"people agree, {human} of {human.num_prompts} blind comparisons"
     if human is not None and human.interval[1] < 0.5:
         return "over-optimised", f"people prefer the start model ({human} for the tuned one). Raise kl_coef"
     if second is not None and second.interval[1] < 0.5:
@@ -120,7 +120,8 @@ def _outcome(
     if second is not None and second.interval[0] > 0.5:
         return "worth it", f"a reward that it was not trained on agrees, {second}"
     if second is not None:
-        return "worth it", f"a reward that it was not trained on sees no clear difference, {second}"
+        leans = "leans to the start model, though not clearly" if second.rate < 0.4 else "sees no clear difference"
+        return "worth it", f"a reward that it was not trained on {leans}, {second}"
     return "worth it", "the text shows no sign of over-optimisation"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from burnish.data import problem_with
+from burnish.data.records import count, some_of
 from burnish.errors import InputError
 
 
@@ -28,22 +29,24 @@ class PromptEncoder:
         """Token ids per prompt. Empty, blank and too long prompts are refused, by number."""
         if isinstance(prompts, str) or not isinstance(prompts, Sequence) or not prompts:
             raise InputError(f"prompts must be a list of at least one string, not {prompts!r:.60}")
-        encoded = []
+        encoded, problems = [], []
         for number, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
             where = getattr(prompt, "source", "") or f"prompt {number}"
             problem = problem_with(prompt)
-            if problem:
-                raise InputError(f"{where} {problem}")
-            ids = self._tokens_of(prompt)
+            ids = [] if problem else self._tokens_of(prompt)
             if len(ids) > self.max_prompt_tokens:
-                raise InputError(
-                    f"{where} has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's "
+                problem = (
+                    f"has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's "
                     f"context of {self.context_length} leaves room for {self.max_prompt_tokens}. Shorten it, or lower "
                     f"max_new_tokens. It begins: {prompt[:60]!r}"
                 )
+            if problem:
+                problems.append(f"{where} {problem}")
             encoded.append(ids)
+        if problems:
+            raise InputError(f"{count(len(problems), 'prompt')} cannot be used:\n{some_of(problems)}")
         return encoded
 
     @property

@@ -85,8 +85,9 @@ class PPOConfig(ModelConfig):
     Usual 0.2, in the reward's units; smaller is steadier and slower."""
     value_warmup_steps: int = Field(0, ge=0)
     """First steps that train the value model only. 1-3 keep a bad critic from steering the policy."""
-    target_kl_stop: float | None = Field(None, gt=0)
-    """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.1."""
+    target_kl_stop: float | None = Field(0.2, gt=0)
+    """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.2; null for no
+    limit."""
     max_kl: float | None = Field(2.0, gt=0)
     """Stops a run whose policy is further than this from the reference, in nats per token, three steps in a row.
     Healthy runs stay below 1; null for no limit."""

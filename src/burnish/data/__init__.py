@@ -15,5 +15,5 @@ from burnish.data.records import (
     prompts_of,
 )
 from burnish.data.report import data_report
-from burnish.data.sources import load_split
+from burnish.data.sources import load_prompts_of, load_split
 from burnish.data.splits import Split, refuse_overlap, split_by_prompt

@@ -11,6 +11,7 @@ import torch
 from peft import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 
+from burnish.checkpoints import folder_to_disk, to_disk
 from burnish.errors import InputError
 from burnish.models.base_model import RoleModel, ScalarModel
 from burnish.models.shared_base import SharedBase
@@ -35,8 +36,11 @@ def save_adapter(role: RoleModel, target: Path) -> None:
         _write_json(written / "adapter_config.json", config | {"alora_invocation_tokens": base.invocation})
     if isinstance(role, ScalarModel):
         role.save_head(written)
-    shutil.rmtree(target, ignore_errors=True)
+    folder_to_disk(written)
+    if target.exists():
+        target.rename(scratch / "before")
     written.rename(target)
+    to_disk(target.parent)
     shutil.rmtree(scratch)
 
 

@@ -73,7 +73,7 @@ class PolicyModel(LanguageModel):
             trunk = base.run_layers(base.embed(inputs), key_mask, cache, range(base.trunk_depth))
             hidden = base.run_layers(trunk, key_mask, cache, range(base.trunk_depth, base.num_layers))
             cache.advance(inputs.shape[1])
-            sampled = sampler(times_weight(base.norm(hidden[:, -1]), base.head).contiguous(), generator)
+            sampled = sampler(times_weight(base.norm(hidden[:, -1]), base.head).contiguous(), generator, rows)
             tape.write(t, rows[alive], alive, trunk, sampled)
             stopped = torch.isin(sampled.action, stop_ids)
             tape.finished[rows[alive & stopped]] = True

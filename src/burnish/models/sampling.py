@@ -41,11 +41,17 @@ class Sampler:
     top_p: float = 1.0
     greedy: bool = False
 
-    def __call__(self, logits: Tensor, generator: torch.Generator | None = None) -> Sampled:
+    def __call__(
+        self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
+    ) -> Sampled:
+        """`numbers` [n] are the responses that the rows belong to."""
         z = logits.float() / self.temperature  # [n, V]
-        if not torch.isfinite(z.amax(-1)).all():
+        finite = torch.isfinite(z.amax(-1))
+        if not finite.all():
+            row = int((~finite).nonzero()[0])
             raise DivergedError(
-                "the policy's logits are not finite; its last update ruined it. Lower the learning rate"
+                f"the policy's logits are not finite (response {row if numbers is None else int(numbers[row])}); its "
+                "last update ruined it. Lower the learning rate"
             )
         kept = None
         if self.top_k or self.top_p < 1.0:

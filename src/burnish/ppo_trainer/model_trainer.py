@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from burnish.clock import Clock, timed
 from burnish.config import PPOConfig
 from burnish.errors import BurnishError, DivergedError, ResourceError
 from burnish.experience_buffer import ExperienceBuffer, MiniBatch
-from burnish.guards import check_finite, is_out_of_memory
+from burnish.guards import ADVICE, check_finite, is_out_of_memory
 from burnish.maths import masked_mean, policy_ratio
 from burnish.models import PolicyModel, ValueModel
 from burnish.models.base_model import RoleModel
@@ -106,7 +107,8 @@ class ModelTrainer:
                 totals, num_tokens = self._gradients(optimizer, mini_batch, loss_of)
                 statistics = {name: float(total) / num_tokens for name, total in totals.items()}
                 norm = float(nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm))
-                _check_finite(statistics, norm, str(model.adapter))
+                if not all(map(math.isfinite, (norm, *statistics.values()))):
+                    raise self._not_finite(model, optimizer, mini_batch, loss_of, statistics, norm)
                 history.append(statistics | {f"{model.adapter}_grad_norm": norm})
                 if target_kl_stop is not None and statistics["approx_kl"] > target_kl_stop:
                     return _means(history)
@@ -130,6 +132,42 @@ class ModelTrainer:
             )
         warnings.warn("memory ran out; the mini-batch is trained in smaller pieces (lower activation_mb)", stacklevel=2)
         return self._gradients(optimizer, smaller, loss_of)
+
+    def _not_finite(
+        self,
+        model: RoleModel,
+        optimizer: AdamW,
+        mini_batch: MiniBatch,
+        loss_of: LossOfPairs,
+        statistics: dict[str, float],
+        norm: float,
+    ) -> DivergedError:
+        """What is not finite, and by which response: each is tried alone. Nothing of it has reached a weight."""
+        numbers = {**statistics, f"{model.adapter} gradient norm": norm}
+        name, value = next((n, v) for n, v in numbers.items() if not math.isfinite(v))
+        where = ""
+        for table, rows in mini_batch.parts:
+            for row in rows:
+                optimizer.zero_grad()
+                pairs = table.select(row[None])
+                loss_of(pairs)[0].backward()
+                if not all(p.grad is None or p.grad.isfinite().all() for p in model.parameters()):
+                    where = where or f" (by response {pairs.numbers[0]})"
+        optimizer.zero_grad()
+        return DivergedError(
+            f"{name} became {value}{where} before an optimizer step of the {model.adapter} model; no weight was "
+            f"changed. {ADVICE}"
+        )
+
+    def check_sound(self, buffer: ExperienceBuffer) -> None:
+        """After the updates of a step both models must still give numbers: they are asked about one response."""
+        for table in buffer.tables[:1]:
+            pairs = self.policy.adopt(table.select(torch.tensor([0])))
+            assert pairs.context is not None
+            with torch.no_grad():
+                check_finite("value after the update", self.value_model.values(pairs.context, pairs.mask), pairs)
+                logprob = self.policy.logprobs(pairs.context, pairs.mask, pairs.kept)
+                check_finite("policy's log-probability after the update", logprob, pairs)
 
     def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
         """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""
@@ -161,13 +199,3 @@ def _adam(parameters: Sequence[nn.Parameter], learning_rate: float) -> AdamW:
 
 def _means(history: list[dict[str, float]]) -> dict[str, float]:
     return {name: sum(h[name] for h in history) / len(history) for name in history[0]}
-
-
-def _check_finite(statistics: dict[str, float], grad_norm: float, who: str) -> None:
-    """Nothing that is not finite reaches a weight."""
-    for name, value in (*statistics.items(), (f"{who} gradient norm", grad_norm)):
-        if not abs(value) < float("inf"):
-            raise DivergedError(
-                f"{name} became {value} before an optimizer step of the {who} model; no weight was changed. "
-                "Lower the learning rate, raise kl_coef, or look at the rewards of this step"
-            )

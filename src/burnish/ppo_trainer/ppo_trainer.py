@@ -15,7 +15,7 @@ from burnish.checkpoints import State
 from burnish.clock import Clock
 from burnish.config import PPOConfig
 from burnish.config.reward_parts import ModelPart, RewardPart, unique_names
-from burnish.errors import InputError
+from burnish.errors import DivergedError, InputError
 from burnish.experience_buffer import ExperienceBuffer
 from burnish.guards import ConstantRewardGuard, RunawayGuard
 from burnish.maths import linear_decay
@@ -179,6 +179,7 @@ class PPOTrainer:
         metrics: dict[str, Any] = step_metrics(sa_pairs, rewards, self.kl_coef) | self.model_trainer.metrics
         metrics |= {
             "reward_parts": dict(self.reward_computer.part_means),
+            "left_out": self.reward_computer.num_left_out,
             "learning_rate": self.model_trainer.policy_optimizer.param_groups[0]["lr"],
             "policy_updates": self.policy.num_updates,
             "value_updates": self.value_model.num_updates,
@@ -244,6 +245,14 @@ class PPOTrainer:
         state.add("policy_optimizer", optimizer_state(self.model_trainer.policy_optimizer))
         state.add("value_optimizer", optimizer_state(self.model_trainer.value_optimizer))
         return state.add("random", random_state(self._generators))
+
+    def sound_state(self) -> State:
+        """The state to go on from: refused if the last updates left models that give no numbers."""
+        try:
+            self.model_trainer.check_sound(self.experience_buffer)
+        except DivergedError as error:
+            raise DivergedError(f"{error}. Step {self.step} is not saved", error.sa_pairs, self.step) from error
+        return self.state()
 
     def restore(self, state: State) -> None:
         """Goes on where `state` was taken, in a trainer of the same config."""

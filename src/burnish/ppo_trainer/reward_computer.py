@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,10 +17,13 @@ from burnish.clock import Clock, timed
 from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.models import RewardModel
 from burnish.reward_kl import finite_number
-from burnish.rewards.isolated import IsolatedFunction
+from burnish.rewards.sources import HttpReward
 from burnish.sa_pairs import SAPairs
+from burnish.safe_text import visible
 
 RETRIES = 1
+RETRY_SECONDS = 2.0
+MOSTLY_FAILED = "more than half of the responses could not be scored"
 RewardFunction = Callable[..., Sequence[Any]]
 """f(prompts, responses) -> one number per response. A function with a third parameter `tokens` also gets the tokens of
 each response as text (the stop token included), and may return one list of numbers per response, one for each token."""
@@ -51,6 +54,7 @@ class RewardComputer:
         self.clock = clock or Clock()
         self.strict = strict  # any failure is an error: for trying a reward out
         self.first_failure = ""
+        self.num_left_out = 0  # of the last responses: those that could not be scored
         self.part_means: dict[str, float] = {}
         """Mean score of each part over the last responses, before its weight."""
 
@@ -76,7 +80,8 @@ class RewardComputer:
         by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
         scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
         if 2 * len(scored) < len(prompts):
-            raise InputError(f"more than half of the responses could not be scored: {self.first_failure}")
+            raise InputError(f"{MOSTLY_FAILED}: {self.first_failure}")
+        self.num_left_out = len(prompts) - len(scored)
         self.part_means = {name: fmean(_total(scores[n]) for n in scored) for name, scores in by_part.items() if scored}
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
@@ -97,7 +102,9 @@ class RewardComputer:
         for one response at a time, so that a bad response costs only itself.
         """
         scores: list[Any] | None = None
-        for _ in range(1 + RETRIES):
+        for attempt in range(1 + RETRIES):
+            if attempt and isinstance(part.reward, HttpReward):
+                time.sleep(RETRY_SECONDS)  # a service that was away may be back
             try:
                 scores = self._listed(part, self._ask(part, prompts, texts, sa_pairs), len(prompts))
             except RewardFailedError as error:
@@ -108,15 +115,26 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        is_function = isinstance(part.reward, IsolatedFunction | FunctionType)
-        if self.strict or len(prompts) == 1 or (scores is None and not is_function):
+        if self.strict or len(prompts) == 1 or isinstance(part.reward, RewardModel):
             raise failure
         if scores is None:
-            scores = [self._score_alone(part, prompts[n], texts[n], sa_pairs, n) for n in range(len(prompts))]
+            scores = self._scores_alone(part, prompts, texts, sa_pairs)
         for number, score in enumerate(scores):
             if isinstance(score, RewardFailedError):
-                warnings.warn(f"response {number} is left out of this step: {score}", stacklevel=2)
+                warnings.warn(f"response {number} is left out of this step: {visible(str(score))}", stacklevel=2)
         return [None if isinstance(score, RewardFailedError) else score for score in scores]
+
+    def _scores_alone(
+        self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
+    ) -> list[Any]:
+        """One response at a time, until more than half have failed: each of them may take the whole time limit."""
+        scores: list[Any] = []
+        for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+            scores.append(self._score_alone(part, prompt, text, sa_pairs, number))
+            failures = [s for s in scores if isinstance(s, RewardFailedError)]
+            if 2 * len(failures) > len(prompts):
+                raise InputError(f"{MOSTLY_FAILED}: {self.first_failure}")
+        return scores
 
     def _score_alone(self, part: WeightedReward, prompt: str, text: str, sa_pairs: SAPairs | None, n: int) -> Any:
         own = None if sa_pairs is None else sa_pairs.select(torch.tensor([n]))
@@ -187,6 +205,8 @@ def _score_or_reason(reward: Any, what: str) -> Any:
     reward = reward.tolist() if hasattr(reward, "tolist") else reward
     try:
         if isinstance(reward, Sequence) and not isinstance(reward, str):
+            if not reward:
+                raise InputError(f"{what} is an empty list; it needs a number, or one for each token")
             return [finite_number(value, f"{what}, token {t}") for t, value in enumerate(reward)]
         return finite_number(reward, what)
     except InputError as error:
@@ -203,6 +223,8 @@ def _weighted_sum(weights: Sequence[float], scores: Sequence[Any]) -> Any:
     whole = sum(w * s for w, s in zip(weights, scores, strict=True) if not isinstance(s, list))
     if not per_token:
         return whole
+    if len({len(s) for _, s in per_token}) > 1:
+        raise InputError("two parts of the reward give different numbers of rewards for the tokens of one response")
     columns = zip(*(s for _, s in per_token), strict=True)
     tokens = [sum(w * v for (w, _), v in zip(per_token, column, strict=True)) for column in columns]
     tokens[-1] += whole

@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 
 from burnish.clock import minutes
 from burnish.errors import InputError
+from burnish.evaluation import comparison
 from burnish.metrics import METRICS
 from burnish.report.charts import Chart, Line, series, short
 from burnish.runs import Run
@@ -64,15 +65,6 @@ SHADES = {
     ),
 }
 """What tokens can be coloured by: the meaning, and what above and below 0 say."""
-MEASURES = {
-    "reward": "reward",
-    "second_reward": "a second reward, not trained on",
-    "rouge_l": "ROUGE-L to the reference answer",
-    "kl": "KL to the reference, nats",
-    "tokens": "length, tokens",
-    "finished": "finished",
-    "surprise": "surprise of the base, nats a token",
-}
 
 
 @dataclass(frozen=True)
@@ -112,9 +104,9 @@ def report_page(run: Run) -> str:
     environment.filters["number"] = short
     template = environment.from_string((files("burnish.report") / "template.html").read_text(encoding="utf-8"))
     return template.render(
-        name=_name(run),
+        name=run.name,
         verdict=verdict,
-        measures=_measures(verdict) if verdict else [],
+        measures=comparison(verdict["start"], verdict["tuned"]) if verdict else [],
         answers=_answers(verdict) if verdict else [],
         charts=_charts(rows),
         responses=_responses(run.read_lines("samples.jsonl")),
@@ -125,12 +117,6 @@ def report_page(run: Run) -> str:
         steps=len(rows),
         minutes=minutes(int(sum(r.get("seconds", 0.0) for r in rows))),
     )
-
-
-def _name(run: Run) -> str:
-    """The folder's; a pipeline's stage is named after the pipeline."""
-    folder = run.folder.resolve()
-    return folder.parent.name if folder.name == run.stage else folder.name
 
 
 # ------------------------------------------------------------------------------------------------------- the parts
@@ -183,25 +169,12 @@ def _response(sample: dict[str, Any]) -> Response:
     )
 
 
-def _probes(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _probes(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The same prompts, answered as training went on."""
     by_prompt: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        by_prompt.setdefault(headline(row["prompt"], LONGEST_HEADLINE), []).append(row)
-    return by_prompt
-
-
-def _measures(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
-    rows = []
-    for key, label in MEASURES.items():
-        if key in verdict["start"]:
-            start, tuned = (
-                f"{verdict[side][key]['mean']:z.2f} ± {verdict[side][key]['half_interval_95']:.2f}"
-                for side in ("start", "tuned")
-            )
-            rows.append((label, start, tuned))
-    start, tuned = (f"{verdict[side]['distinct_2']:.2f}" for side in ("start", "tuned"))
-    return [*rows, ("distinct word pairs", start, tuned)]
+        by_prompt.setdefault(row["prompt"], []).append(row)
+    return [(headline(prompt, LONGEST_HEADLINE), answers) for prompt, answers in by_prompt.items()]
 
 
 def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:

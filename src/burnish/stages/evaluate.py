@@ -6,13 +6,14 @@ import json
 import math
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from burnish import terminal
 from burnish.config import PPOConfig, TrainConfig
-from burnish.data import Split, load_split
+from burnish.data import load_prompts_of
 from burnish.errors import InputError
 from burnish.evaluation import EVAL_SEED, Evaluation, both_scored, evaluate
 from burnish.intervals import share_interval
@@ -26,19 +27,6 @@ Choose = Callable[[str, str, str], str]
 """Prompt and two answers in; `1`, `2`, `t` (tie) or `q` (enough) out."""
 
 
-def load_prompts_of(config: TrainConfig) -> tuple[Split[str], int]:
-    """Training and held-out prompts of a PPO run, and how many rows were left out."""
-    return load_split(
-        "prompts",
-        config.prompts,
-        config.eval_prompts,
-        config.num_eval_prompts,
-        config.seed,
-        config.fields,
-        config.skip_bad,
-    )
-
-
 def evaluate_run(
     console: Console, folder: str, best_of: int = 4, ask: int = 0, choose: Choose | None = None
 ) -> Verdict:
@@ -50,10 +38,16 @@ def evaluate_run(
     prompts = load_prompts_of(config)[0].held_out
     if not prompts:
         raise InputError(f"{folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
+    if (run.folder / "start.json").is_file() and run.read("start.json")["evaluation"]["prompts"] != prompts:
+        raise InputError(
+            f"the data of {folder} has changed: its held-out prompts are not those that were set aside when it was "
+            "trained, so some of them may have been trained on. Bring the data back"
+        )
     with terminal.busy(console, terminal.loading(config)):
         trainer = PPOTrainer(config)
         load_adapter(trainer.base, "policy", run.policy_folder)
-    verdict = verdict_of(console, trainer, run, prompts, best_of, ask, choose)
+    with run.lock():
+        verdict = verdict_of(console, trainer, run, prompts, best_of, ask, choose)
     console.print(verdict.sentence, highlight=False)
     return verdict
 
@@ -73,8 +67,9 @@ def verdict_of(
         start = evaluate(trainer, prompts, start_model(trainer), second)
         tuned = evaluate(trainer, prompts, None, second)
     start, tuned = both_scored(start, tuned)
-    human = _ask_person(run, start, tuned, ask, choose or _choose_in_terminal(console)) if ask else None
-    return conclude(console, trainer, run, start, tuned, best_of, human)
+    if ask:
+        _ask_person(run, start, tuned, ask, choose or _choose_in_terminal(console))
+    return conclude(console, trainer, run, start, tuned, best_of)
 
 
 def conclude(
@@ -84,14 +79,13 @@ def conclude(
     start: Evaluation,
     tuned: Evaluation,
     best_of: int = 0,
-    human: WinRate | None = None,
 ) -> Verdict:
-    """From two measurements to the verdict: shown, and kept in verdict.json."""
+    """From two measurements, and what people said of them, to the verdict: shown, and kept in verdict.json."""
     best = None
     if best_of > 1:
         with terminal.busy(console, f"the start model answers {best_of - 1} more times"):
             best = (best_of, _best_of(trainer, start, best_of))
-    verdict = judge(start, tuned, best, human)
+    verdict = judge(start, tuned, best, _human_wins(run, start, tuned))
     answers = [
         {"prompt": p, "start": s, "tuned": t} for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
     ]
@@ -128,41 +122,63 @@ def _best_of(trainer: PPOTrainer, first: Evaluation, n: int) -> Evaluation:
 # ------------------------------------------------------------------------------------------------------- a person
 
 
-def _ask_person(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, choose: Choose) -> WinRate | None:
-    """Blind: two answers in random order. Choices are kept as preferences for the next reward model."""
-    order = random.Random(EVAL_SEED)
-    wins, asked = 0.0, 0
-    for n in range(min(how_many, len(start.prompts))):
-        prompt, answers = start.prompts[n], [start.texts[n], tuned.texts[n]]
-        tuned_first = order.random() < 0.5
-        shown = answers[::-1] if tuned_first else answers
-        if answers[0].strip() == answers[1].strip():
-            continue  # nothing to choose
-        choice = choose(prompt, *shown)
+def _ask_person(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, choose: Choose) -> None:
+    """Blind: two answers in random order. What was asked before is not asked again.
+
+    Choices are kept in choices.jsonl; those that are no ties also as preferences for the next reward model.
+    """
+    known = _choices(run)
+    asked = 0
+    for prompt, first, second in zip(start.prompts, start.texts, tuned.texts, strict=True):
+        if asked == how_many:
+            break
+        if first.strip() == second.strip() or (prompt, first, second) in known:
+            continue  # nothing to choose, or chosen already
+        tuned_first = random.random() < 0.5
+        choice = choose(prompt, *((second, first) if tuned_first else (first, second)))
         if choice == "q":
             break
         asked += 1
-        if choice == "t":
-            wins += 0.5
-            continue
-        chosen, rejected = shown if choice == "1" else shown[::-1]
-        wins += chosen == tuned.texts[n]
-        with (run.folder / "preferences.jsonl").open("a", encoding="utf-8") as out:
-            out.write(json.dumps({"prompt": prompt, "chosen": chosen, "rejected": rejected}) + "\n")
-    return WinRate(wins / asked, share_interval(wins, asked), asked) if asked else None
+        better = "tie" if choice == "t" else "tuned" if (choice == "1") == tuned_first else "start"
+        _add(run, "choices.jsonl", {"prompt": prompt, "start": first, "tuned": second, "better": better})
+        if better != "tie":
+            chosen, rejected = (second, first) if better == "tuned" else (first, second)
+            said = getattr(prompt, "messages", None) or prompt
+            _add(run, "preferences.jsonl", {"prompt": said, "chosen": chosen, "rejected": rejected})
+
+
+def _add(run: Run, file: str, row: dict[str, Any]) -> None:
+    with (run.folder / file).open("a", encoding="utf-8") as out:
+        out.write(json.dumps(row) + "\n")
+
+
+def _choices(run: Run) -> dict[tuple[str, str, str], str]:
+    """What people found better, by prompt and both answers."""
+    return {(r["prompt"], r["start"], r["tuned"]): r["better"] for r in run.read_lines("choices.jsonl")}
+
+
+def _human_wins(run: Run, start: Evaluation, tuned: Evaluation) -> WinRate | None:
+    """Of these very answers, in this or an earlier session."""
+    known = _choices(run)
+    said = [known.get(key) for key in zip(start.prompts, start.texts, tuned.texts, strict=True)]
+    wins = [{"tuned": 1.0, "tie": 0.5, "start": 0.0}[better] for better in said if better]
+    return WinRate(sum(wins) / len(wins), share_interval(sum(wins), len(wins)), len(wins)) if wins else None
 
 
 def _choose_in_terminal(console: Console) -> Choose:
     def choose(prompt: str, first: str, second: str) -> str:
         console.rule()
-        console.print(f"[dim]{terminal.plain(prompt[-800:])}[/dim]", highlight=False)
+        console.print(f"[dim]{terminal.plain(prompt)}[/dim]", highlight=False)
         table = Table("1", "2", show_lines=True)
         for column in table.columns:
             column.ratio = 1
         table.add_row(terminal.plain(first.strip()), terminal.plain(second.strip()))
         console.print(table)
         while True:
-            key = console.input("better: [bold]1[/bold], [bold]2[/bold], [bold]t[/bold]ie or [bold]q[/bold]uit? ")
+            try:
+                key = console.input("better: [bold]1[/bold], [bold]2[/bold], [bold]t[/bold]ie or [bold]q[/bold]uit? ")
+            except EOFError:
+                return "q"
             if key.strip().lower() in ("1", "2", "t", "q"):
                 return key.strip().lower()
 
@@ -175,8 +191,6 @@ def _choose_in_terminal(console: Console) -> Choose:
 def verdict_table(start: Evaluation, tuned: Evaluation, verdict: Verdict) -> Table:
     """Start and tuned side by side, then who won."""
     table = terminal.before_after_table(start, tuned, ("start", "tuned"))
-    then, now = start.as_dict(), tuned.as_dict()
-    table.add_row("distinct word pairs", f"{then['distinct_2']:.2f}", f"{now['distinct_2']:.2f}")
     table.add_section()
     table.add_row("better by the reward", "", str(verdict.wins))
     if verdict.second_wins is not None:

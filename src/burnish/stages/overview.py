@@ -23,9 +23,12 @@ def list_runs(console: Console, run_dir: str) -> None:
         raise InputError(f"there are no runs in {root}")
     table = Table("run", "stage", "steps", "outcome", box=None, header_style="dim", padding=(0, 2, 0, 0))
     for folder in sorted(folders, key=lambda f: (f / "config.yaml").stat().st_mtime, reverse=True):
-        run = Run(folder)
-        steps = len(run.read_lines("metrics.jsonl"))
-        table.add_row(plain(str(folder.relative_to(root))), run.stage, f"{steps}", plain(outcome_of(run)))
+        run, name = Run(folder), plain(str(folder.relative_to(root)))
+        try:
+            steps = len(run.read_lines("metrics.jsonl"))
+            table.add_row(name, run.stage, f"{steps}", plain(outcome_of(run)))
+        except InputError as error:  # the others are still there to be seen
+            table.add_row(name, "-", "-", plain(str(error)))
     console.print(table)
 
 
@@ -42,6 +45,8 @@ def outcome_of(run: Run) -> str:
         return f"loss {result['loss_before']:.2f} to {result['loss_after']:.2f}"
     if "report" in result:
         return f"accuracy {result['report']['accuracy']:.0%}"
+    if "score_correlation" in result:
+        return f"correlation {result['score_correlation']:.2f}"
     return "finished"
 
 

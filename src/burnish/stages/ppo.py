@@ -17,8 +17,9 @@ from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
 from burnish.clock import minutes
 from burnish.config import PPOConfig, TrainConfig
+from burnish.config.reward_parts import ModelPart
 from burnish.data import Split, data_report
-from burnish.errors import DivergedError
+from burnish.errors import DivergedError, InputError, ResourceError
 from burnish.evaluation import Evaluation, both_scored, evaluate
 from burnish.memory import peak_bytes
 from burnish.models import PolicyModel
@@ -29,13 +30,13 @@ from burnish.rewards import check_parts
 from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
 from burnish.stages.evaluate import conclude, second_reward, start_model
-from burnish.stages.saving import Saving, hold, open_run, say_finished, texts_of
-from burnish.trackers import open_tracker
+from burnish.stages.saving import Saving, finished_meanwhile, hold, open_run, texts_of_split
+from burnish.trackers import check_tracker, open_tracker
 from burnish.training_state import identity_of
 
 SHOWN_SAMPLES = 4
 MEASURED_WITH = ("reward", "eval_reward", "temperature", "top_k", "top_p", "max_new_tokens")
-NUM_PROBES = 2  # held-out prompts that are answered again and again while training goes on
+NUM_PROBES = 2  # prompts, held-out ones if there are any, that are answered again and again while training goes on
 
 
 def run_ppo(
@@ -53,11 +54,10 @@ def run_ppo(
     started = time.perf_counter()
     everything = [*prompts.train, *prompts.held_out]
     run, finished = open_run(console, config, run_dir, run_name, from_step)
-    was_complete = run.is_complete
     if finished:
         return run
-    for function in check_parts(config.reward_parts, config.reward_timeout):
-        _try_out(function, prompts.train)
+    was_complete = run.is_complete
+    check_before_loading(config, prompts)
     with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, everything)
         trainer = PPOTrainer(config)
@@ -66,15 +66,15 @@ def run_ppo(
             warnings.simplefilter("ignore", UserWarning)
             trainer.generator.agree_on_invocation(everything)
     with hold(console, run, config) as saving:
-        if run.is_complete and not was_complete:  # another process was faster
-            say_finished(console, run)
+        if finished_meanwhile(console, run, was_complete):
             return run
         memory = trainer.memory_report(everything)
         report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))
         _announce(console, trainer, prompts, run, memory)
-        identity = identity_of(trainer.base, ("policy", "value"), texts_of(everything))
-        step = saving.begin(trainer.state, trainer.restore, identity, from_step)
+        heads = [model.head for model in trainer.reward_computer.models]
+        identity = identity_of(trainer.base, ("policy", "value"), texts_of_split(prompts), heads)
+        step = saving.begin(trainer.sound_state, trainer.restore, identity, from_step)
         if step:
             console.print(f"Going on after step {step} of {config.steps}.", highlight=False)
 
@@ -95,7 +95,7 @@ def run_ppo(
                 "before": before and before.as_dict(),
                 "after": after and after.as_dict(),
                 "seconds": seconds,
-                **saving.cost,
+                **saving.facts,
                 "peak_memory_gb": round(peak_gb, 2),
                 "memory": {n: round(mb) for n, mb, _ in memory},
             },
@@ -126,8 +126,8 @@ def _start(
 def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run, saving: Saving) -> None:
     config = trainer.config
     samples = config.samples_per_step if isinstance(config, TrainConfig) else 2
-    tracker = open_tracker(config.tracker if isinstance(config, TrainConfig) else None, run)
-    probes = prompts.held_out[:NUM_PROBES]
+    tracker = open_tracker(config.tracker if isinstance(config, TrainConfig) else None, run, trainer.step)
+    probes = (prompts.held_out or prompts.train)[:NUM_PROBES]
     probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
     with terminal.StepProgress(console, config.steps, trainer.step) as progress:
         trainer.clock.on_phase = progress.on_phase
@@ -148,34 +148,50 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
                 probe(step)
             saving.after_step(step, results["reward"], is_last=step == config.steps)
 
+        room_left = True
         try:
             if trainer.step == 0 and probes:
                 probe(0)
             trainer.train(prompts.train, on_step)
         except DivergedError as error:
-            raise DivergedError(f"{error}\n{_after_divergence(error, trainer, run, saving)}") from error
+            raise DivergedError(f"{error}\n{_keep_responses(error, trainer, run, prompts.train)}") from error
+        except ResourceError:
+            room_left = False
+            raise
         finally:  # what was learned is there to be used, whatever ended the training
-            trainer.save(run.folder)
+            if room_left:
+                trainer.save(run.folder)
             tracker.close()
         trainer.clock.on_phase = None
 
 
-def _after_divergence(error: DivergedError, trainer: PPOTrainer, run: Run, saving: Saving) -> str:
-    """Keeps the step's responses, token by token, and says what there is to go on from."""
-    step = trainer.step + 1
+def _keep_responses(error: DivergedError, trainer: PPOTrainer, run: Run, prompts: list[str]) -> str:
+    """The step's responses, token by token, in a file of their own; its prompts, if it came to no responses."""
+    step = error.step or trainer.step + 1
     name = f"diverged-step-{step}.jsonl"
-    tables = trainer.experience_buffer.tables if error.sa_pairs is None else [error.sa_pairs]
+    (run.folder / name).unlink(missing_ok=True)
+    tables = trainer.experience_buffer.tables or ([] if error.sa_pairs is None else [error.sa_pairs])
     for pairs in tables:
         run.log_responses(name, step, trainer.generator.decode(pairs), pairs, trainer.base.tokenizer)
-    kept = f"The responses of step {step} are in {run.folder / name}. " if tables else ""
-    steps = [c.step for c in saving.checkpoints.all() if c.problem is None]
-    if not steps:
-        return kept + "There is no checkpoint yet."
-    earlier = f" (or {', '.join(map(str, steps[:-1]))}, from before the trouble)" if steps[1:] else ""
-    return (
-        f"{kept}The last good checkpoint is of step {steps[-1]}{earlier}: burnish resume {run.folder} --from STEP "
-        "learning_rate=..."
-    )
+    if not tables:
+        run.log_prompts(name, step, trainer.prompts_of_step(prompts, step - 1))
+    return f"The {'responses' if tables else 'prompts'} of step {step} are in {run.folder / name}."
+
+
+def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path | None = None) -> None:
+    """Rewards, tracker and number of prompts, while nothing has been spent. `not_yet` is the folder of a pipeline whose
+    reward model is still to come.
+    """
+    check_tracker(config.tracker if isinstance(config, TrainConfig) else None)
+    parts = [*config.reward_parts, *(config.eval_reward_parts if isinstance(config, TrainConfig) else [])]
+    there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
+    for function in check_parts(there, config.reward_timeout):
+        _try_out(function, prompts.train)
+    if len(prompts.train) < config.batch_size:
+        raise InputError(
+            f"there are {len(prompts.train)} prompts to train on, fewer than batch_size {config.batch_size}: a step "
+            f"would take some of them twice. Lower batch_size to {len(prompts.train)}, or add prompts"
+        )
 
 
 def _try_out(reward: RewardFunction, prompts: list[str]) -> None:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from burnish.checkpoints import write_whole
+from burnish.errors import InputError, is_disk_full
 from burnish.report import report_page
 from burnish.runs import Run
+from burnish.safe_text import without_secrets
 
 
 def write_report(run: Run, target: str | Path | None = None) -> Path:
     """Writes the page beside the run's other files, or where it is wanted."""
     page = Path(target) if target else run.folder / "report.html"
-    page.write_text(report_page(run), encoding="utf-8")
+    text = without_secrets(report_page(run))
+    try:
+        write_whole(page, text)
+    except OSError as error:
+        if is_disk_full(error):
+            raise
+        raise InputError(f"cannot write {page}: {error.strerror or error}") from None
     return page

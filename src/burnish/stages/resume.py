@@ -7,14 +7,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from burnish.checkpoints import Checkpoints
+from burnish.checkpoints import Checkpoint, Checkpoints
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.config.files import apply_overrides, start_paths_at
 from burnish.config.model_config import ModelConfig
+from burnish.data import load_prompts_of
 from burnish.errors import InputError, NoCheckpointError
-from burnish.runs import PIPELINE, Run
+from burnish.runs import LOGS, PIPELINE, Run
 from burnish.stages import reward, sft
-from burnish.stages.evaluate import load_prompts_of
 from burnish.stages.pipeline import resume_pipeline
 from burnish.stages.ppo import run_ppo
 
@@ -23,10 +23,10 @@ CONFIGS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward": RewardModel
 
 def resume_run(console: Console, folder: str, from_step: int | None, overrides: list[str]) -> Run:
     """Goes on with a pipeline, or with a run of any stage, from its last checkpoint or the one asked for."""
-    if (Path(folder) / PIPELINE).is_file() and from_step is None:
-        return resume_pipeline(console, Path(folder), overrides)
+    if (Path(folder) / PIPELINE).is_file():
+        return resume_pipeline(console, Path(folder), overrides, from_step)
     run = Run.open(folder)
-    if run.pipeline_folder and run.stage != "ppo":  # its data leaves out what the pipeline's PPO is measured on
+    if run.pipeline_folder:  # which knows what its stages hold back for each other, and ends with verdict and report
         raise InputError(f"{folder} is a stage of a pipeline, which goes on with: burnish resume {run.pipeline_folder}")
     settings = run.settings
     kind = CONFIGS[run.stage]
@@ -47,7 +47,7 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     return run_ppo(config, prompts, *place, bad, from_step=from_step)
 
 
-def show_checkpoints(console: Console, folder: str) -> None:
+def show_checkpoints(console: Console, folder: str) -> list[Checkpoint]:
     """Step, size and whether each is as it was written."""
     run = Run.open(folder)
     table = Table("step", "size", "verifies", "", box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -57,23 +57,29 @@ def show_checkpoints(console: Console, folder: str) -> None:
         table.add_row(f"{checkpoint.step}", size, "no" if checkpoint.problem else "yes", checkpoint.problem or "")
     if not found:
         console.print(f"{run.folder} has no checkpoints.", highlight=False)
-        return
+        return found
     console.print(table)
+    return found
 
 
 def verify_run(console: Console, folder: str) -> None:
     """Reads every byte of every checkpoint; an unusable newest one ends in exit code 4."""
     run = Run.open(folder)
-    found = Checkpoints(run.folder / "checkpoints").all()
-    show_checkpoints(console, folder)
-    for file in ("metrics.jsonl", "samples.jsonl", "probes.jsonl"):
-        run.read_lines(file)  # a damaged line ends it here
-    if found and all(c.problem for c in found):
-        raise NoCheckpointError(f"no checkpoint of {run.folder} verifies")
+    found = show_checkpoints(console, folder)
+    try:
+        rows = {file: run.read_lines(file) for file in LOGS}["metrics.jsonl"]
+    except InputError as error:
+        raise NoCheckpointError(str(error)) from None
+    steps = [row.get("step", row.get("update")) for row in rows]
+    if steps != list(range(1, len(steps) + 1)):
+        raise NoCheckpointError(f"{run.folder / 'metrics.jsonl'} does not hold every step once, in order")
     damaged = [c for c in found if c.problem]
+    if damaged and len(damaged) == len(found):
+        raise NoCheckpointError(f"no checkpoint of {run.folder} verifies")
     if damaged:
         raise NoCheckpointError(
             f"{len(damaged)} of {len(found)} checkpoints are damaged; `burnish resume` uses step "
             f"{max(c.step for c in found if not c.problem)}"
         )
-    console.print("Everything is as it was written." if found else "The logs are whole.", highlight=False)
+    whole = "Every checkpoint is as it was written, and the" if found else "The"
+    console.print(f"{whole} logs are whole: {len(steps)} steps, each once.", highlight=False)

@@ -13,15 +13,16 @@ from rich.table import Table
 from burnish import terminal
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
-from burnish.intervals import correlation
 from burnish.models.key_values import PromptCache
-from burnish.reward_report import RewardReport, reward_report
+from burnish.reward_report import RewardReport, reward_report, score_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
-from burnish.stages.saving import hold, open_run, texts_of
+from burnish.safe_text import headline
+from burnish.stages.saving import finished_meanwhile, hold, open_run, texts_of_split
 from burnish.training_state import identity_of
 
 Judgements = Split[Preference | Scored]
+LONGEST_SHOWN = 160  # of a text in the table of mistakes; result.json has them whole
 
 
 def load_data(config: RewardModelConfig) -> tuple[Judgements, int]:
@@ -59,12 +60,15 @@ def run_reward(
     run, finished = open_run(console, config, run_dir, run_name, from_step)
     if finished:
         return run
+    was_complete = run.is_complete
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = RewardTrainer(config)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
+        if finished_meanwhile(console, run, was_complete):
+            return run
         kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}
         tables = {
             kind.__name__.lower(): data_report(split, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
@@ -78,7 +82,7 @@ def run_reward(
             f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}",
             highlight=False,
         )
-        identity = identity_of(trainer.base, ("reward",), texts_of([*data.train, *data.held_out]))
+        identity = identity_of(trainer.base, ("reward",), texts_of_split(data))
         done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
         with terminal.updates(console, "reward model", updates, done) as show:
 
@@ -105,10 +109,10 @@ def run_reward(
         scored = kinds[Scored].held_out
         if scored:
             given = trainer.scores(prompts_of(scored), [s.response for s in scored])
-            agreement = correlation(given, [s.score for s in scored])
-            result["score_correlation"] = agreement
-            console.print(f"Correlation with {len(scored)} held-out human scores: {agreement:.2f}", highlight=False)
-        run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.cost)
+            report_on_scores = score_report(scored, given)
+            result |= report_on_scores.as_dict() | {"verdict_on_scores": report_on_scores.verdict}
+            console.print(report_on_scores.verdict, highlight=False)
+        run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.facts)
     console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
     return run
 
@@ -132,9 +136,10 @@ def _report_table(report: RewardReport) -> Table:
 def _print_mistakes(console: Console, report: RewardReport) -> None:
     if not report.mistakes:
         return
-    table = Table("people chose", "the model prefers", "margin", title="what it gets most wrong", show_lines=True)
-    for mistake in report.mistakes[:3]:
-        table.add_row(terminal.plain(mistake.chosen), terminal.plain(mistake.rejected), f"{mistake.margin:+.2f}")
+    table = Table(
+        "prompt", "people chose", "the model prefers", "margin", title="what it gets most wrong", show_lines=True
+    )
+    for mistake in report.mistakes:
+        texts = (mistake.prompt, mistake.chosen, mistake.rejected)
+        table.add_row(*(terminal.plain(headline(t, LONGEST_SHOWN)) for t in texts), f"{mistake.margin:+.2f}")
     console.print(table)
-    if len(report.mistakes) > 3:
-        console.print(f"({len(report.mistakes)} of them are in result.json.)", highlight=False)

@@ -14,22 +14,23 @@ from typing import Any
 from rich.console import Console
 from safetensors import SafetensorError
 
-from burnish.checkpoints import Checkpoints, Saver, State
+from burnish.checkpoints import Checkpoints, Saver, State, free_space
+from burnish.config.files import DATA_KEYS
 from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import RunFiles
-from burnish.errors import InputError, NoCheckpointError, ResourceError, StoppedError, is_disk_full
-from burnish.guards import StopSignals
+from burnish.data import Split
+from burnish.errors import DivergedError, InputError, NoCheckpointError, ResourceError, StoppedError, is_disk_full
+from burnish.guards import StopSignals, is_out_of_memory
 from burnish.runs import Run
 from burnish.training_state import compare_identity
 
 # What makes a run this run. Anything else may be changed when it goes on, and is told.
 FIXED = (
     "model_name", "dtype", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope",
-    "chat_template", "system_prompt", "seed", "batch_size", "sft", "prompts", "eval_prompts", "num_eval_prompts",
-    "demonstrations", "eval_demonstrations", "preferences", "eval_preferences", "scores", "fields", "skip_bad",
+    "chat_template", "system_prompt", "seed", "batch_size", "num_eval_prompts", "fields", "skip_bad",
 )  # fmt: skip
-
-
+# Where things lie. What lies there is compared by its fingerprint, so that data and folders may be moved.
+PLACES = ("run_dir", "run_name", "sft", *DATA_KEYS)
 ADAM = 3  # weights, and the optimizer's two moments of each
 
 
@@ -46,6 +47,7 @@ class Saving:
         self._every = (files.save_every, files.save_minutes)
         self._saver: Saver | None = None
         self._seconds_restoring = 0.0
+        self._data = ""
 
     def begin(
         self,
@@ -57,8 +59,9 @@ class Saving:
         """Goes on from the newest checkpoint, or from the one asked for; gives its step, 0 for a fresh start.
 
         Nothing in the run folder changes until the checkpoint is accepted. Then, in an order in which a kill between
-        any two loses nothing: later checkpoints are set aside, the logs cut, an old result taken back, the config kept.
+        any two loses nothing: an old result is taken back, later checkpoints set aside, the logs cut, the config kept.
         """
+        self._data = identity["data"]
 
         def with_identity() -> State:
             self.run.logs_to_disk()
@@ -79,10 +82,10 @@ class Saving:
         else:
             step = 0
         growth = 1 if found else ADAM  # a fresh optimizer holds nothing yet
-        self.checkpoints.check_space(growth * with_identity().nbytes)
+        self.console.print(self.checkpoints.check_space(growth * with_identity().nbytes), highlight=False)
+        self.run.take_back_result()
         self.checkpoints.forget_after(step)
         self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
-        self.run.take_back_result()
         self.run.begin(self.config)
         self._seconds_restoring = time.monotonic() - started if found else 0.0
         return step
@@ -98,20 +101,42 @@ class Saving:
     def after_step(self, step: int, score: float, is_last: bool) -> None:
         """Saves if it is due; ends the run, saved, if someone asked for that."""
         assert self._saver is not None
-        self._saver.after_step(step, score, is_last, must_save=self.stop.exit_code is not None)
-        if self.stop.exit_code is not None and not is_last:
-            raise StoppedError(f"stopped after step {step}, and saved. {go_on(self.run)}", self.stop.exit_code)
+        stopped = self.stop.exit_code  # read once: a signal may come at any time
+        self._saver.after_step(step, score, is_last, must_save=stopped is not None)
+        if stopped is not None:
+            raise StoppedError(f"stopped after step {step}, and saved. {go_on(self.run)}", stopped)
 
     @property
-    def cost(self) -> dict[str, float]:
-        """What safety cost this run: seconds spent on saving, and on finding and restoring a checkpoint."""
+    def facts(self) -> dict[str, Any]:
+        """For the run's result: what safety cost it (seconds spent on saving, and on finding and restoring a
+        checkpoint), and the fingerprint of its data.
+        """
         saving = self._saver.seconds if self._saver else 0.0
-        return {"seconds_saving": round(saving, 2), "seconds_restoring": round(self._seconds_restoring, 2)}
+        return {
+            "seconds_saving": round(saving, 2),
+            "seconds_restoring": round(self._seconds_restoring, 2),
+            "data_fingerprint": self._data,
+        }
+
+    def last_good(self) -> str:
+        """What there is to go on from after numbers went wrong, for a person to copy."""
+        steps = [c.step for c in self.checkpoints.all() if c.problem is None]
+        if not steps:
+            return "There is no checkpoint yet."
+        earlier = f" (or {', '.join(map(str, steps[:-1]))}, from before the trouble)" if steps[1:] else ""
+        whole, section = self.run.pipeline_folder, {"reward": "reward_model"}.get(self.run.stage, self.run.stage)
+        setting = f"{section}.learning_rate=..." if whole else "learning_rate=..."
+        return (
+            f"The last good checkpoint is of step {steps[-1]}{earlier}: "
+            f"burnish resume {shlex.quote(str(whole or self.run.folder))} --from STEP {setting}"
+        )
 
 
 @contextmanager
 def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
-    """The run folder is this process's alone, and a first Ctrl-C or SIGTERM waits for the step's end."""
+    """The run folder is this process's alone, a first Ctrl-C or SIGTERM waits for the step's end, and whatever else
+    ends the work says how to go on.
+    """
 
     def announce(number: int) -> None:
         name = signal.Signals(number).name
@@ -119,15 +144,26 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
         console.show_cursor(True)
 
     with run.lock(), StopSignals(announce) as stop:
+        saving = Saving(console, run, config, stop)
         try:
-            yield Saving(console, run, config, stop)
+            yield saving
             if stop.exit_code is not None and run.pipeline_folder:  # the other stages must not begin
                 raise StoppedError(f"stopped, with the stage in {run.folder} done. {go_on(run)}", stop.exit_code)
+        except DivergedError as error:
+            raise DivergedError(f"{error}\n{saving.last_good()}") from error
         except (OSError, SafetensorError) as error:
             if not is_disk_full(error):
                 raise
             raise ResourceError(
-                f"the disk of {run.folder} is full. Checkpoints made before are intact; make room. {go_on(run)}"
+                f"the disk of {run.folder} is full ({free_space(run.folder)} free). Checkpoints made before are "
+                f"intact; make room. {go_on(run)}"
+            ) from error
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ResourceError(
+                f"memory ran out. Lower batch_size, max_new_tokens, activation_mb or prompt_cache_mb, or end other "
+                f"programs. Checkpoints made before are intact. {go_on(run)}"
             ) from error
 
 
@@ -138,8 +174,15 @@ def differences(then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
     """
     now = config.model_dump(mode="json")
     before = {k: f.get_default(call_default_factory=True) for k, f in type(config).model_fields.items()} | dict(then)
-    keys = [k for k in before if k not in ("run_dir", "run_name") and before[k] != now.get(k)]
+    keys = [k for k in before if k not in PLACES and _without_paths(before[k]) != _without_paths(now.get(k))]
     return {k: f"{k}: {before[k]!r} -> {now.get(k)!r}" for k in keys}
+
+
+def _without_paths(value: Any) -> Any:
+    """A reward model is known by its weights, not by where it lies."""
+    if not isinstance(value, list):
+        return value
+    return [{k: v for k, v in p.items() if k != "path"} if isinstance(p, dict) else p for p in value]
 
 
 def refuse_another_run(run: Run, then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
@@ -184,6 +227,14 @@ def go_on(run: Run) -> str:
     return f"Go on with: burnish resume {shlex.quote(str(run.pipeline_folder or run.folder))}"
 
 
+def finished_meanwhile(console: Console, run: Run, was_complete: bool) -> bool:
+    """Whether another process was faster, which is then told. `was_complete`: it was finished before, and goes on."""
+    if run.is_complete and not was_complete:
+        say_finished(console, run)
+        return True
+    return False
+
+
 def say_finished(console: Console, run: Run) -> None:
     console.print(f"{run.folder} is finished; there is nothing left to do.", highlight=False, soft_wrap=True)
 
@@ -199,8 +250,15 @@ def kept_start(run: Run, done: int, measure: Callable[[], float | None]) -> floa
     return value
 
 
+def texts_of_split(data: Split[Any]) -> Iterator[str]:
+    """Everything that the data says, and what of it is held out, for its fingerprint."""
+    yield from texts_of(data.train)
+    yield "held out"
+    yield from texts_of(data.held_out)
+
+
 def texts_of(records: Sequence[Any]) -> Iterator[str]:
-    """Everything that prompts and other records say, for the data's fingerprint."""
+    """Everything that prompts and other records say."""
     for record in records:
         if isinstance(record, str):
             yield str(record)

@@ -14,7 +14,7 @@ from burnish.data import Demonstration, Split, data_report, load_split, prompts_
 from burnish.models.key_values import PromptCache
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
-from burnish.stages.saving import hold, kept_start, open_run, texts_of
+from burnish.stages.saving import finished_meanwhile, hold, kept_start, open_run, texts_of_split
 from burnish.training_state import identity_of
 
 
@@ -49,19 +49,22 @@ def run_sft(
     run, finished = open_run(console, config, run_dir, run_name, from_step)
     if finished:
         return run
+    was_complete = run.is_complete
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         trainer = SFTTrainer(config)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
+        if finished_meanwhile(console, run, was_complete):
+            return run
         report = data_report(data, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))
         updates = trainer.trainer.num_updates(len(data.train))
         console.print(
             f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False
         )
-        identity = identity_of(trainer.base, ("sft",), texts_of([*data.train, *data.held_out]))
+        identity = identity_of(trainer.base, ("sft",), texts_of_split(data))
         done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
         before = kept_start(run, done, lambda: trainer.measure(data.held_out)["loss"] if data.held_out else None)
         with terminal.updates(console, "SFT", updates, done) as show:
@@ -77,7 +80,7 @@ def run_sft(
         run.write(
             "result.json",
             {"loss_before": before, "loss_after": after, "updates": updates, "data": report,
-             "seconds": round(time.perf_counter() - started), **saving.cost},
+             "seconds": round(time.perf_counter() - started), **saving.facts},
         )  # fmt: skip
     if before is not None and after is not None:
         console.print(f"Held-out loss {before:.3f} before, {after:.3f} after (nats per token).", highlight=False)
