@@ -8,7 +8,8 @@ import torch
 from burnish import InputError, PPOTrainer
 from burnish.config import RewardModelConfig, SFTConfig
 from burnish.data import Demonstration, Preference, Scored
-from burnish.reward_report import reward_report
+from burnish.intervals import correlation_interval
+from burnish.reward_report import reward_report, score_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
@@ -232,6 +233,25 @@ def test_reward_report_by_hand():
     low, high = report.accuracy_interval
     assert 0 < low < 2 / 3 < high < 1
     assert "may be chance" in report.verdict
+
+
+def test_score_report_by_hand():
+    held_out = [
+        Scored("p", text, score) for text, score in (("a", 1.0), ("a b", 2.0), ("a b c d", 3.0), ("a b c", 4.0))
+    ]
+    report = score_report(held_out, [10.0, 20.0, 30.0, 40.0])
+    assert report.score_correlation == pytest.approx(1.0)
+    assert report.length_baseline == pytest.approx(0.8)  # ranks 1 2 4 3 against 1 2 3 4
+    assert "good enough to train against" in report.verdict
+    assert "may be chance" in score_report(held_out, [1.0, 3.0, 2.0, 2.5]).verdict
+    low, high = correlation_interval(0.5, 28)  # atanh(0.5) = 0.549, half 1.96 / 5
+    assert (low, high) == (pytest.approx(0.156, abs=1e-3), pytest.approx(0.736, abs=1e-3))
+
+
+def test_a_better_shorter_answer_is_called_so():
+    pairs = [Preference(f"p{n}", "a", "b c") for n in range(20)]
+    report = reward_report(pairs, pairs, [1.0] * 19 + [0.0], [0.0] * 19 + [1.0])
+    assert "no better than choosing the shorter answer (100%)" in report.verdict
 
 
 def test_calibration_is_about_the_margins_that_the_loss_saw():

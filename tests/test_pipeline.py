@@ -9,8 +9,12 @@ from rich.console import Console
 
 from burnish import InputError
 from burnish.config.pipeline_config import load_pipeline_config
+from burnish.data import Prompt, load_preferences, prompts_of
+from burnish.errors import LockedError
+from burnish.evaluation import Evaluation
 from burnish.runs import Run
-from burnish.stages.evaluate import evaluate_run
+from burnish.stages import reward
+from burnish.stages.evaluate import _ask_person, _choose_in_terminal, evaluate_run
 from burnish.stages.overview import list_runs, show_difference
 from burnish.stages.pipeline import run_pipeline
 from burnish.stages.report import write_report
@@ -115,6 +119,7 @@ def test_what_is_measured_on_was_never_trained_on(pipeline, workplace):
     held_out = {a["prompt"] for a in run.read("verdict.json")["answers"]}
     assert len(held_out) == 6
     data = load_data(config.sft)[0]
+    held_out |= set(prompts_of(reward.load_data(config.reward_model)[0].held_out))  # it starts from the SFT model
     both = {d.prompt for d in data.train} & held_out
     assert both  # prompts that SFT would have trained on, had they not been taken out
     num_train = int(Run.open(config.folder / "sft").read("result.json")["data"][0][1])
@@ -147,6 +152,57 @@ def test_other_settings_in_a_finished_folder_are_refused(pipeline, workplace):
         run_pipeline(changed, Console(quiet=True))
 
 
+def test_other_data_in_a_finished_folder_is_refused(pipeline, workplace):
+    config, _, _ = pipeline
+    file = workplace / "demonstrations.jsonl"
+    before = file.read_text()
+    file.write_text(before.replace("z", "y"))
+    try:
+        with pytest.raises(InputError, match=r"sft was made with other data; move it away"):
+            run_pipeline(config, Console(quiet=True))
+    finally:
+        file.write_text(before)
+
+
+def test_a_stage_that_is_missing_is_not_skipped_over(pipeline, workplace):
+    config, _, _ = pipeline
+    (config.folder / "reward").rename(workplace / "aside")
+    try:
+        with pytest.raises(InputError, match=r"ppo is finished, but the stage reward before it is not; move it away"):
+            run_pipeline(config, Console(quiet=True))
+    finally:
+        (workplace / "aside").rename(config.folder / "reward")
+
+
+def test_a_pipeline_s_folder_belongs_to_one_process(pipeline, workplace):
+    config, _, _ = pipeline
+    before = (config.folder / ".pipeline.yaml").read_text()
+    other = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}", "best_of=3"])
+    with Run(config.folder).lock(), pytest.raises(LockedError, match="in use by process"):
+        run_pipeline(other, Console(quiet=True))
+    assert (config.folder / ".pipeline.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("key", ["reward", "eval_reward"])
+def test_a_reward_that_cannot_be_is_found_before_the_first_stage(workplace, key):
+    settings = [f"run_dir={workplace / 'never'}", f"ppo.{key}=sentimental", "ppo.value_from_reward=false"]
+    with pytest.raises(InputError, match="did you mean 'sentiment'"):
+        run_pipeline(load_pipeline_config(workplace / "pipeline.yaml", settings), Console(quiet=True))
+    assert not (workplace / "never").exists()
+
+
+def test_eval_refuses_data_that_changed(pipeline, workplace):
+    _, run, _ = pipeline
+    file = workplace / "prompts.txt"
+    before = file.read_text()
+    file.write_text(before + "\n" + "\n".join(f"another {i}:" for i in range(6)))
+    try:
+        with pytest.raises(InputError, match="some of them may have been trained on"):
+            evaluate_run(Console(quiet=True), str(run.folder))
+    finally:
+        file.write_text(before)
+
+
 def test_eval_asks_a_person_blind_and_keeps_the_choices(pipeline):
     _, run, _ = pipeline
     shown = []
@@ -161,6 +217,31 @@ def test_eval_asks_a_person_blind_and_keeps_the_choices(pipeline):
     assert len(kept) == len(shown) == verdict.human_wins.num_prompts
     assert all(len(row["chosen"]) >= len(row["rejected"]) for row in kept)
     assert verdict.best_of_n is None
+    # What was chosen counts in later verdicts, and is not asked again.
+    again = evaluate_run(console, str(run.folder), best_of=1, ask=6, choose=prefers_the_longer)
+    assert len(run.read_lines("preferences.jsonl")) == len(shown) == len(kept)
+    assert again.human_wins == evaluate_run(console, str(run.folder), best_of=1).human_wins == verdict.human_wins
+    tied = [row | {"better": "tie"} for row in run.read_lines("choices.jsonl")]
+    (run.folder / "choices.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tied))
+    assert evaluate_run(console, str(run.folder), best_of=1).human_wins.rate == 0.5
+
+
+def test_a_choice_about_a_chat_stays_a_chat(tmp_path):
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    run = Run(tmp_path)
+    answers = [Evaluation(prompts=[Prompt("hi", messages=messages)], texts=[text]) for text in ("one", "two")]
+    _ask_person(run, *answers, 1, lambda prompt, first, second: "1")
+    (row,) = run.read_lines("preferences.jsonl")
+    assert row["prompt"] == messages
+    assert load_preferences(tmp_path / "preferences.jsonl").records[0].prompt.messages == messages
+
+
+def test_an_end_of_input_is_enough(monkeypatch):
+    def ended(*_):
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", ended)
+    assert _choose_in_terminal(recording())("prompt", "a", "b") == "q"
 
 
 def test_runs_diff_and_reward_test(pipeline, workplace):

@@ -11,6 +11,7 @@ from burnish.metrics import METRICS
 from burnish.report import report_page
 from burnish.report.charts import Chart, Line, nice_ticks, short
 from burnish.runs import Run
+from burnish.safe_text import headline
 from burnish.stages.report import write_report
 from tiny import tiny_config
 
@@ -95,6 +96,31 @@ def test_a_run_without_verdict_or_samples_has_a_page(tmp_path):
     assert "No responses were kept" in page
 
 
+def test_every_part_of_the_reward_has_a_line_of_its_own(tmp_path):
+    bare = Run.new(tmp_path, "bare").begin(tiny_config())
+    parts = {"model": 1.0, "repetition": 0.1, "mine": 0.2, "http": 0.3, "human": 0.4}
+    bare.log({"step": 1, "reward": 0.5, "seconds": 1.0, "reward_parts": parts})
+    page = report_page(bare)
+    for number in range(6):
+        assert page.count(f'class="c{number}"') >= 2  # the curve, and its key
+
+
+def test_prompts_with_one_title_are_told_apart(tmp_path):
+    bare = Run.new(tmp_path, "bare").begin(tiny_config())
+    bare.log({"step": 1, "reward": 0.5, "seconds": 1.0})
+    for step in (0, 1):
+        bare.log_probes(step, ["TITLE: Same\nPOST: one", "TITLE: Same\nPOST: two"], [f"one {step}", f"two {step}"])
+    page = report_page(bare)
+    places = [page.index(text) for text in ("one 0", "one 1", "two 0", "two 1")]
+    assert places == sorted(places)
+    assert page.count("<h3>Same</h3>") == 2
+
+
+def test_a_headline_is_short():
+    assert len(headline("TITLE: " + "x" * 500, 40)) == 40
+    assert headline("TITLE: Short\nPOST: long", 40) == "Short"
+
+
 def test_chart_arithmetic():
     chart = Chart("t", "m", "h", "r", [Line("a", [(1, 0.0), (2, 10.0)])], band=(2.0, 4.0))
     assert chart.y(chart.high) == 10.0  # the top margin
@@ -149,11 +175,17 @@ def test_a_token_tells_all_when_pointed_at(run, browser):
     token = browser.find_elements(By.CSS_SELECTOR, ".response .token")[3]
     tip = token.find_element(By.CSS_SELECTOR, ".tip")
     assert not tip.is_displayed()
+    browser.set_window_size(700, 800)
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", token)
     ActionChains(browser).move_to_element(token).perform()
     assert tip.is_displayed()
     assert "TD error" in tip.text
     assert "-0.300" in tip.text
+    box = browser.execute_script("return arguments[0].getBoundingClientRect().toJSON()", tip)
+    assert box["left"] >= 0
+    assert box["top"] >= 0
+    assert box["right"] <= browser.execute_script("return window.innerWidth")
+    assert box["bottom"] <= browser.execute_script("return window.innerHeight")
 
 
 def test_tokens_are_coloured_by_what_is_chosen(run, browser):

@@ -100,6 +100,7 @@ def test_people_have_the_last_word():
     people = WinRate(0.9, (0.6, 0.98), 20)
     verdict = judge(evaluation(LOW), evaluation(HIGH, surprise=3.0), human_wins=people)
     assert verdict.outcome == "worth it"
+    assert judge(evaluation(HIGH), evaluation(LOW), human_wins=people).outcome == "worth it"  # whatever the reward says
     against = judge(evaluation(LOW), evaluation(HIGH), human_wins=WinRate(0.1, (0.02, 0.4), 20))
     assert against.outcome == "over-optimised"
 
