@@ -15,11 +15,17 @@ import torch
 torch.set_num_threads(1)  # a fork must not inherit a thread pool
 
 import burnish.checkpoints as checkpoints  # noqa: E402
+import burnish.disk as disk  # noqa: E402
 import burnish.stages.resume  # noqa: E402, F401
 from burnish import cli  # noqa: E402
 from burnish.runs import Run  # noqa: E402
 
-IN_A_SAVE = ((checkpoints, ("save_file", "_fingerprint", "to_disk")), (Path, ("rename",)), (shutil, ("rmtree",)))
+IN_A_SAVE = (
+    (checkpoints, ("save_file", "_fingerprint", "to_disk")),
+    (disk, ("to_disk",)),
+    (Path, ("rename",)),
+    (shutil, ("rmtree",)),
+)
 
 
 def arm(kill_at: int | None, where: str) -> None:
@@ -69,7 +75,7 @@ def arm(kill_at: int | None, where: str) -> None:
                 setattr(place, name, bomb(getattr(place, name)))
         checkpoints.Checkpoints.save = watched(checkpoints.Checkpoints.save)
     elif where == "file":
-        checkpoints.to_disk = bomb(checkpoints.to_disk)
+        disk.to_disk = bomb(disk.to_disk)
     else:
         Run._append = bomb(Run._append)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import time
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from burnish.disk import folder_to_disk, free_space, megabytes, to_disk
 from burnish.errors import BurnishError, NoCheckpointError, ResourceError, is_disk_full
 
 MANIFEST = "MANIFEST.json"
@@ -148,10 +148,11 @@ class Checkpoints:
         free = shutil.disk_usage(there).free
         if needed - have > free:
             raise ResourceError(
-                f"checkpoints need {_mb(needed)} in {self.folder}, and {_mb(free)} are free; make room, lower "
-                "keep_checkpoints, or choose another run_dir"
+                f"checkpoints need {megabytes(needed)} in {self.folder}, and {megabytes(free)} are free; make room, "
+                "lower keep_checkpoints, or choose another run_dir"
             )
-        return f"Checkpoints take {_mb(nbytes)} each, {_mb(nbytes * (self.keep + 2))} at most; {_mb(free)} are free."
+        all_of_them = megabytes(nbytes * (self.keep + 2))
+        return f"Checkpoints take {megabytes(nbytes)} each, {all_of_them} at most; {megabytes(free)} are free."
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -283,31 +284,6 @@ def _fingerprint(file: Path) -> dict[str, Any]:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
-def to_disk(path: Path) -> None:
-    """Returns when what was written to a file or folder would survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def folder_to_disk(folder: Path) -> None:
-    """The same for a folder and the files in it."""
-    for file in sorted(folder.iterdir()):
-        to_disk(file)
-    to_disk(folder)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """The file is there completely, on the disk, or as it was before."""
-    scratch = path.with_name(f".writing-{path.name}")
-    scratch.write_text(text, encoding="utf-8")
-    to_disk(scratch)
-    scratch.replace(path)
-    to_disk(path.parent)
-
-
 def _free_name(path: Path) -> Path:
     number, free = 1, path
     while free.exists():
@@ -319,17 +295,6 @@ def _free_name(path: Path) -> Path:
 def _cannot_save(error: Exception, folder: Path, nbytes: int) -> BurnishError:
     what = "the disk is full" if is_disk_full(error) else str(error)
     return ResourceError(
-        f"cannot save a checkpoint of {_mb(nbytes)} in {folder}: {what} ({free_space(folder)} free). Checkpoints made "
-        "before are intact; make room, then `burnish resume`"
+        f"cannot save a checkpoint of {megabytes(nbytes)} in {folder}: {what} ({free_space(folder)} free). Checkpoints "
+        "made before are intact; make room, then `burnish resume`"
     )
-
-
-def free_space(folder: Path) -> str:
-    try:
-        return _mb(shutil.disk_usage(folder).free)
-    except OSError:
-        return "an unknown number of bytes"
-
-
-def _mb(nbytes: float) -> str:
-    return f"{nbytes / 2**20:.0f} MB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} kB"

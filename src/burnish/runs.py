@@ -26,9 +26,9 @@ from typing import Any
 
 import yaml
 
-from burnish.checkpoints import to_disk, write_whole
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
 from burnish.config.files import read_mapping
+from burnish.disk import to_disk, write_whole
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter

@@ -11,7 +11,7 @@ import torch
 from peft import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 
-from burnish.checkpoints import folder_to_disk, to_disk
+from burnish.disk import folder_to_disk, to_disk
 from burnish.errors import InputError
 from burnish.models.base_model import RoleModel, ScalarModel
 from burnish.models.shared_base import SharedBase

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from burnish.checkpoints import write_whole
 from burnish.clock import minutes
 from burnish.config.pipeline_config import PipelineConfig, load_pipeline_config
 from burnish.data import Split, load_prompts_of, prompts_of
+from burnish.disk import write_whole
 from burnish.errors import InputError, all_of
 from burnish.models.key_values import PromptCache
 from burnish.runs import PIPELINE, Run

@@ -82,7 +82,6 @@ def run_ppo(
         before = _start(console, trainer, run, prompts.held_out, second)
         _train(console, trainer, prompts, run, saving)
         after = _measure(console, trainer, prompts.held_out, second, "after")
-        verdict = None
         if before is not None and after is not None:
             before, after = both_scored(before, after)
             verdict = conclude(console, trainer, run, before, after, best_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from burnish.checkpoints import write_whole
+from burnish.disk import write_whole
 from burnish.errors import InputError, is_disk_full
 from burnish.report import report_page
 from burnish.runs import Run

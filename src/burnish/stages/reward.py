@@ -93,28 +93,35 @@ def run_reward(
 
             trainer.train(data.train, on_update)
         run.save_adapter(trainer.model)
-        result: dict[str, object] = {"updates": updates, "data": tables}
-
-        pairs = kinds[Preference]
-        if pairs.held_out:
-            with terminal.busy(console, f"judging {len(pairs.held_out)} held-out pairs"):
-                prompts = prompts_of(pairs.held_out)
-                chosen = trainer.scores(prompts, [p.chosen for p in pairs.held_out])
-                rejected = trainer.scores(prompts, [p.rejected for p in pairs.held_out])
-                report = reward_report(pairs.train, pairs.held_out, chosen, rejected, trainer.spread)
-            result |= {"report": report.as_dict(), "verdict": report.verdict}
-            console.print(_report_table(report))
-            _print_mistakes(console, report)
-            console.print(report.verdict, highlight=False)
-        scored = kinds[Scored].held_out
-        if scored:
-            given = trainer.scores(prompts_of(scored), [s.response for s in scored])
-            report_on_scores = score_report(scored, given)
-            result |= report_on_scores.as_dict() | {"verdict_on_scores": report_on_scores.verdict}
-            console.print(report_on_scores.verdict, highlight=False)
+        judged = _judge_pairs(console, trainer, kinds[Preference]) | _judge_scores(console, trainer, kinds[Scored])
+        result = {"updates": updates, "data": tables} | judged
         run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.facts)
     console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
     return run
+
+
+def _judge_pairs(console: Console, trainer: RewardTrainer, pairs: Split[Preference]) -> dict[str, Any]:
+    """Is it any good? Shown, and given for the result."""
+    if not pairs.held_out:
+        return {}
+    with terminal.busy(console, f"judging {len(pairs.held_out)} held-out pairs"):
+        prompts = prompts_of(pairs.held_out)
+        chosen = trainer.scores(prompts, [p.chosen for p in pairs.held_out])
+        rejected = trainer.scores(prompts, [p.rejected for p in pairs.held_out])
+        report = reward_report(pairs.train, pairs.held_out, chosen, rejected, trainer.spread)
+    console.print(_report_table(report))
+    _print_mistakes(console, report)
+    console.print(report.verdict, highlight=False)
+    return {"report": report.as_dict(), "verdict": report.verdict}
+
+
+def _judge_scores(console: Console, trainer: RewardTrainer, scored: Split[Scored]) -> dict[str, Any]:
+    if not scored.held_out:
+        return {}
+    given = trainer.scores(prompts_of(scored.held_out), [s.response for s in scored.held_out])
+    report = score_report(scored.held_out, given)
+    console.print(report.verdict, highlight=False)
+    return report.as_dict() | {"verdict_on_scores": report.verdict}
 
 
 def _of_kind(data: Judgements, kind: type) -> Split[Any]:

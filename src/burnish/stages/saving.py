@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 from safetensors import SafetensorError
 
-from burnish.checkpoints import Checkpoints, Saver, State, free_space
+from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config.files import DATA_KEYS
 from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import RunFiles
 from burnish.data import Split
+from burnish.disk import free_space
 from burnish.errors import DivergedError, InputError, NoCheckpointError, ResourceError, StoppedError, is_disk_full
 from burnish.guards import StopSignals, is_out_of_memory
 from burnish.runs import Run
