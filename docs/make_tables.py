@@ -36,8 +36,9 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def measured_on(results: dict[str, Any]) -> str:
     m = results["machine"]
+    cores = "1 core" if m["cores"] == 1 else f"{m['cores']} cores"
     return (
-        f"(Measured on {m['cores']} cores, {m['cpu']}, {m['memory_gib']} GiB, torch {m['torch']}; "
+        f"(Measured on {cores}, {m['cpu']}, {m['memory_gib']} GiB, torch {m['torch']}; "
         f"{m['matmul_gflops']} GFLOP/s in large fp32 products at the end of the run.)"
     )
 
@@ -153,7 +154,7 @@ def reward_model(results: dict[str, Any]) -> str:
             ]
         )
     header = ["judgements", "train, held-out pairs", "accuracy (95 %)", "by seed", "longer wins", "counting words"]
-    return table([*header, "calibration error", "score and length"], rows)
+    return table([*header, "calibration error", "score and length"], rows) + "\n\n" + measured_on(results)
 
 
 def pipeline(results: dict[str, Any]) -> str:
@@ -195,7 +196,7 @@ def pipeline(results: dict[str, Any]) -> str:
         ["**verdict**", *(f"**{r['outcome']}**" for r in runs)],
         ["reward by step", *(", ".join(f"{reward:.2f}" for _, reward, _ in r["curve"]) for r in runs)],
     ]
-    return table(["start to tuned", *(f"seed {r['seed']}" for r in runs)], rows)
+    return table(["start to tuned", *(f"seed {r['seed']}" for r in runs)], rows) + "\n\n" + measured_on(results)
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
