@@ -62,6 +62,10 @@ def test_csv_rows_of_another_length_are_named(tmp_path):
     assert "p.csv:4: not valid CSV" in str(caught.value)
     with pytest.raises(InputError, match=r"p\.csv:4: not valid CSV from here on"):  # more is lost than one row
         load_demonstrations(file, skip_bad=True)
+    file.write_text('prompt,completion\nx,"never closed')
+    with pytest.raises(InputError) as caught:
+        load_demonstrations(file)
+    assert str(caught.value).count("p.csv:2") == 1
 
 
 def test_parquet_and_saved_datasets(tmp_path):

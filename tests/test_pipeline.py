@@ -296,6 +296,19 @@ def test_mistakes_in_overrides_of_a_pipeline(workplace, override, message):
         load_pipeline_config(workplace / "pipeline.yaml", [override])
 
 
+@pytest.mark.parametrize("reward", ["mine.py:my-func", "3"])
+def test_a_reward_that_cannot_be_beside_the_learned_one(workplace, reward):
+    with pytest.raises(InputError, match="ppo: reward, part 2: "):
+        load_pipeline_config(workplace / "pipeline.yaml", [f"ppo.reward={reward}"])
+
+
+def test_a_shared_section_that_is_none_is_told_once(workplace):
+    file = workplace / "text.yaml"
+    file.write_text("model: tiny\nppo:\n  prompts: prompts.jsonl\n")
+    with pytest.raises(InputError, match=r"1 error in .*\n  - line 1: model must be a mapping"):
+        load_pipeline_config(file)
+
+
 def test_an_empty_section_takes_overrides(workplace):
     file = workplace / "empty.yaml"
     file.write_text("model:\nppo:\n  prompts: prompts.jsonl\n")

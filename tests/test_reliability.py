@@ -22,7 +22,7 @@ import burnish
 from burnish import DivergedError, InputError, PPOTrainer
 from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_config, load_train_config
-from burnish.data import Demonstration
+from burnish.data import Demonstration, Prompt, places_of
 from burnish.errors import NoCheckpointError, ResourceError
 from burnish.guards import ConstantRewardGuard
 from burnish.runs import Run
@@ -125,6 +125,22 @@ def test_r1_a_stopped_or_killed_pipeline_goes_on_in_every_stage(zygote, folder):
     verdicts = [json.loads((run / "ppo" / "verdict.json").read_text()) for run in (whole, hurt)]
     assert verdicts[0] == verdicts[1]
 
+    # A finished pipeline goes on for more steps of PPO or from an earlier one; what is refused leaves no trace.
+    kept = (hurt / ".pipeline.yaml").read_text()
+    for settings, code in ((["ppo.seed=9"], 2), (["--from", "99", "ppo.learning_rate=0.5"], 4), (["sft.epochs=9"], 2)):
+        assert zygote.run(folder, "resume", hurt, *settings).code == code
+        assert (hurt / ".pipeline.yaml").read_text() == kept
+    outcome = zygote.run(folder, "resume", hurt, "--from", "2", "ppo.learning_rate=0.002")
+    assert outcome.code == 0, outcome.text
+    assert "Going on after step 2 of 3" in outcome.text
+    outcome = zygote.run(folder, "resume", hurt, "ppo.steps=4")
+    assert outcome.code == 0, outcome.text
+    assert [row["step"] for row in log_of(hurt / "ppo")[0]] == [1, 2, 3, 4]
+    moved = hurt.rename(folder / "runs" / "elsewhere")
+    assert zygote.run(folder, "resume", moved).code == 0
+    outcome = zygote.run(folder, "eval", moved / "ppo", "--best-of", "1")
+    assert outcome.code == 0, outcome.text
+
 
 def test_r2_the_same_seed_twice_is_the_same_run(zygote, folder, whole):
     assert zygote.run(folder, "train", "config.yaml", "run_name=twin").code == 0
@@ -176,6 +192,13 @@ def test_r3_a_kill_while_an_earlier_checkpoint_is_taken_up(zygote, folder, whole
     assert zygote.run(folder, "resume", run).code == 0
     assert state_hash(run) == state_hash(whole)
     assert log_of(run) == log_of(whole)
+
+
+def test_r3_a_finished_run_of_other_data_is_another(zygote, folder, whole):
+    text = (folder / "prompts.jsonl").read_text()
+    (folder / "others2.jsonl").write_text(text.replace("number 3:", "number 33:"))
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=whole", "prompts=others2.jsonl")
+    assert (outcome.code, "is finished, with other data" in outcome.text) == (2, True), outcome.text
 
 
 def test_r3_a_finished_run_goes_on_for_more_steps_only(zygote, folder, whole):
@@ -423,8 +446,10 @@ def test_another_version_s_checkpoint_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("burnish.checkpoints.FORMAT", 99)
     store.save(1, State({"w": torch.zeros(2)}, {}))
     monkeypatch.undo()
-    with pytest.raises(NoCheckpointError, match=r"has format 99, this version of burnish reads 1.*'torch'"):
+    with pytest.raises(NoCheckpointError, match=r"has format 99, this version of burnish reads \d+;.*'torch'"):
         store.latest()
+    (listed,) = store.all()
+    assert "has format 99" in listed.problem
     assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
 
 
@@ -679,12 +704,15 @@ def test_r12_models_that_an_update_ruined_are_not_saved(zygote, folder):
     )
     outcome = zygote.run(folder, "train", "config.yaml", "run_name=ruined", *settings)
     assert outcome.code == 5, outcome.text
-    assert "Step 1 is not saved" in outcome.text
-    assert not list((folder / "runs" / "ruined" / "checkpoints").glob("step-*"))
+    assert "the updates of step 1 ruined the" in outcome.text
+    run = folder / "runs" / "ruined"
+    assert not list((run / "checkpoints").glob("step-*"))
+    assert not (run / "adapters").exists()  # no more than a checkpoint
+    assert (run / "diverged-step-1.jsonl").exists()
 
 
 def test_r12_a_supervised_stage_names_the_row():
-    config = SFTConfig(model_name="tiny", demonstrations="-", lora_r=4, batch_size=2, epochs=1)
+    config = SFTConfig(model_name="tiny", demonstrations="-", lora_r=4, batch_size=8, epochs=1)
     trainer = SFTTrainer(config, tiny_model(), tiny_tokenizer())
     original = trainer.trainer.loss_of
     trainer.trainer.loss_of = lambda batch: (
@@ -692,10 +720,11 @@ def test_r12_a_supervised_stage_names_the_row():
     )  # fmt: skip
     rows = [Demonstration(p, "yes" if p == PROMPTS[5] else "no") for p in PROMPTS]
     before = [p.clone() for p in trainer.model.parameters()]
-    with pytest.raises(DivergedError, match=r"loss became nan \(by training row 6\) before update \d; no weight"):
+    with pytest.raises(DivergedError, match=r"loss became nan \(by training row 6\) before update 1; no weight"):
         trainer.train(rows)
-    if trainer.trainer.num_done == 0:
-        assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    rows[5] = Demonstration(Prompt(PROMPTS[5], "file.jsonl:9"), "yes")
+    assert places_of(rows)[5] == "file.jsonl:9"
 
 
 def test_r12_the_batch_is_kept_and_the_last_good_checkpoint_named(zygote, folder):
@@ -986,19 +1015,23 @@ def test_secrets_are_taken_out_of_whatever_is_written_or_shown(tmp_path, monkeyp
     make_workplace(tmp_path)
     secret = "sk-planted-0123456789"
     (tmp_path / "leaky.py").write_text(
-        "import os\ndef f(p, r):\n    if len(p) > 2:\n"
+        "import os\ndef f(p, r):\n    if r[0] not in ('A first answer.', 'And a second one.'):\n"
         "        raise ValueError(os.environ['JUDGE_API_KEY'] + '\\x1b[31m')\n"
         "    return [1.0] * len(r)\n"
     )
     environment = os.environ | {"JUDGE_API_KEY": secret, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "burnish.cli", "train", "config.yaml", "reward=leaky.py:f", "run_name=leaky"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode in (0, 2)
+    assert done.returncode == 2
+    assert "ValueError: [JUDGE_API_KEY][31m" in done.stderr
     assert secret not in done.stdout + done.stderr
     assert "\x1b[31m" not in done.stderr
     monkeypatch.setenv("JUDGE_API_KEY", secret)
-    Run(tmp_path).log({"said": f"the key is {secret}"})
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"said": "the key is [JUDGE_API_KEY]"}\n'
+    Run(tmp_path).log({"said": [f"the key is {secret}"], "number": 0.1})
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"said": ["the key is [JUDGE_API_KEY]"], "number": 0.1}\n'
+    monkeypatch.setenv("JUDGE_API_KEY", '12345678"\u00e9')
+    Run(tmp_path).write("odd.json", {"said": 'it is 12345678"\u00e9', "number": 0.123456789})
+    assert Run(tmp_path).read("odd.json") == {"said": "it is [JUDGE_API_KEY]", "number": 0.123456789}
 
 
 def test_a_run_folder_is_no_way_out_of_its_root(tmp_path):

@@ -43,7 +43,7 @@ def run(tmp_path):
             "score": 0.5,
             "tokens": tokens,
         }
-        made._append("samples.jsonl", sample | dict.fromkeys(keys, numbers))
+        made.append("samples.jsonl", sample | dict.fromkeys(keys, numbers))
         made.log_probes(step - 1, [HOSTILE[0]], [HOSTILE[1]])
     side = {"reward": {"mean": 0.1, "half_interval_95": 0.05}, "distinct_1": 0.5, "distinct_2": 0.9}
     wins = {"rate": 0.8, "interval": [0.6, 0.9], "num_prompts": 20}

@@ -240,17 +240,31 @@ def test_link_local_addresses_are_refused(monkeypatch, address):
 def test_a_token_comes_from_the_environment(service, monkeypatch):
     with pytest.raises(InputError, match="needs its token in the environment variable JUDGE_TOKEN"):
         HttpReward(f"{service}/guarded", token_env="JUDGE_TOKEN")
-    monkeypatch.setenv("JUDGE_TOKEN", "open-sesame")
+    monkeypatch.setenv("JUDGE_TOKEN", "open\nsesame")
+    with pytest.raises(InputError, match="needs its token"):
+        HttpReward(f"{service}/guarded", token_env="JUDGE_TOKEN")
+    monkeypatch.setenv("JUDGE_TOKEN", "open-sesame\n")  # as `$(cat file)` would not leave it, but others do
     assert HttpReward(f"{service}/guarded", token_env="JUDGE_TOKEN")(["p"], ["r"]) == [2]
     with pytest.raises(InputError, match="answered 401"):
         HttpReward(f"{service}/guarded")(["p"], ["r"])
 
 
-@pytest.mark.parametrize("url", ["https://me:hunter2@judge/x", "https://judge/x?api_key=hunter2"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:hunter2@judge/x", "https://judge/x?api_key=hunter2", "http://me:hunter2@judge:99999/x",
+        "ftp://me:hunter2@judge/x", "https://judge/x?size=3&sig=hunter2",
+    ],
+)  # fmt: skip
 def test_secrets_have_no_place_in_an_address(url):
     with pytest.raises(InputError, match="token_env: MY_TOKEN") as caught:
         tiny_config(reward=[{"kind": "http", "url": url}])
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("query", ["max_tokens=64", "tokenizer=x", "author=me", "keywords=a"])
+def test_harmless_parameters_are_allowed(query):
+    tiny_config(reward=[{"kind": "http", "url": f"https://judge/x?{query}"}])
 
 
 # ----------------------------------------------------------------------------------------------------------- people
@@ -389,8 +403,8 @@ def test_names_of_parts_are_unique():
     ("part", "message"),
     [
         ({"kind": "modl", "path": "x"}, "reward, part 1: kind is one of model, rule, .*got 'modl'"),
-        ({"kind": "http", "url": "ftp://x"}, "reward, part 1: url: .*got 'ftp://x'"),
-        ({"kind": "http", "url": "http:///nowhere"}, "reward, part 1: url: .*names no host"),
+        ({"kind": "http", "url": "ftp://x"}, "reward, part 1: url: 'ftp://x' is no address such as https://host/path"),
+        ({"kind": "http", "url": "http:///nowhere"}, "reward, part 1: url: .*is no address such as"),
         ({"kind": "http", "url": "http://[::1/x"}, "reward, part 1: url: .*is not an address"),
         ({"kind": "rule", "name": "tldr", "wieght": 2}, "reward, part 1: unknown key 'wieght'"),
         ({"kind": "python", "function": "mine"}, "reward, part 1: function: "),

@@ -41,6 +41,8 @@ def test_pairs_that_share_a_prompt_say_less():
     assert clustered_share_interval(hits, groups) == pytest.approx(share_interval(0.8 * 9, 9))
     assert clustered_share_interval(hits, range(20)) == share_interval(16, 20)
     assert clustered_share_interval([1] * 20, groups) == share_interval(10, 10)
+    for right in range(10):  # one prompt is one case, whatever rounding leaves of its scatter
+        assert clustered_share_interval([1] * right + [0] * (9 - right), [0] * 9) == share_interval(right / 9, 1)
 
 
 def test_win_rate_counts_ties_half():
@@ -102,6 +104,7 @@ def test_people_have_the_last_word():
     assert verdict.outcome == "worth it"
     assert judge(evaluation(HIGH), evaluation(LOW), human_wins=people).outcome == "worth it"  # whatever the reward says
     against = judge(evaluation(LOW), evaluation(HIGH), human_wins=WinRate(0.1, (0.02, 0.4), 20))
+    assert judge(evaluation(LOW), evaluation(LOW), human_wins=WinRate(0.1, (0.02, 0.4), 20)).outcome == "failure"
     assert against.outcome == "over-optimised"
 
 

@@ -68,7 +68,7 @@ def arm(kill_at: int | None, where: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if where == "torn":
-        Run._append = torn
+        Run.append = torn
     elif where == "save":
         for place, names in IN_A_SAVE:
             for name in names:
@@ -77,7 +77,7 @@ def arm(kill_at: int | None, where: str) -> None:
     elif where == "file":
         disk.to_disk = bomb(disk.to_disk)
     else:
-        Run._append = bomb(Run._append)
+        Run.append = bomb(Run.append)
 
 
 def child(order: dict) -> None:

@@ -29,7 +29,7 @@ from burnish.errors import BurnishError, NoCheckpointError, ResourceError, is_di
 MANIFEST = "MANIFEST.json"
 TENSORS = "tensors.safetensors"
 VALUES = "values.json"
-FORMAT = 1
+FORMAT = 2
 AVERAGED_STEPS = 5  # a single step's reward is mostly luck: the best checkpoint is the best mean of these
 SPARE_BYTES = 50 * 2**20  # what a run writes beside its checkpoints
 
@@ -138,13 +138,16 @@ class Checkpoints:
         for later in [s for s in self._steps() if s > step]:
             self._folder(later).rename(_free_name(self.folder / f"left-{later:06d}"))
 
-    def check_space(self, nbytes: int) -> str:
-        """Room for all checkpoints that will be there at one time, before hours are spent; says what they will take."""
+    def check_space(self, nbytes: int, step: int = 0) -> str:
+        """Room for all checkpoints that will be there at one time, before hours are spent; says what they will take.
+
+        Those after `step` will be set aside, and their room with them.
+        """
         there = self.folder
         while not there.exists():
             there = there.parent
         needed = nbytes * (self.keep + 2) + SPARE_BYTES  # the best one, and the one being written
-        have = sum(map(_size_of, map(self._folder, self._steps())))
+        have = sum(_size_of(self._folder(s)) for s in self._steps() if s <= step)
         free = shutil.disk_usage(there).free
         if needed - have > free:
             raise ResourceError(
@@ -166,7 +169,11 @@ class Checkpoints:
 
     def _look_at(self, step: int) -> Checkpoint:
         folder = self._folder(step)
-        return Checkpoint(step, folder, _size_of(folder), _problem(folder))
+        try:
+            problem = _problem(folder)
+        except NoCheckpointError as error:
+            problem = str(error)
+        return Checkpoint(step, folder, _size_of(folder), problem)
 
     def _remove_old(self, newest: int, best_step: int | None) -> None:
         older = sorted((s for s in self._steps() if s < newest), reverse=True)

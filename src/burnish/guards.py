@@ -79,8 +79,7 @@ class RunawayGuard:
             raise DivergedError(
                 f"KL to the reference is {kl_per_token:.1f} nats per token, beyond max_kl {self.max_kl:g} for "
                 f"{self.PATIENCE} steps in a row: the policy runs away from its reference. Lower "
-                "learning_rate, raise kl_coef, or set target_kl_stop; `burnish resume RUN --from STEP "
-                "learning_rate=...` goes on from an earlier checkpoint"
+                "learning_rate, raise kl_coef, or lower target_kl_stop"
             )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from burnish.base_setup import BaseSetup
 from burnish.base_setup.invocation import Invocation
 from burnish.config import RewardModelConfig
-from burnish.data import Preference, Scored, prompts_of
+from burnish.data import Preference, Scored, places_of, prompts_of
 from burnish.models import PolicyModel, RewardModel, Sampler
 from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.supervised import Statistics, Sums, SupervisedTrainer
@@ -59,7 +59,7 @@ class RewardTrainer:
         scores = [j.score for j in judgements if isinstance(j, Scored)]
         if scores:
             self._score_mean, self._score_std = fmean(scores), pstdev(scores) or 1.0
-        history = self.trainer.train(self._tokens(judgements), on_update)
+        history = self.trainer.train(self._tokens(judgements), on_update, places_of(judgements))
         self.model.mark_trained()
         self._normalise(judgements)
         return history

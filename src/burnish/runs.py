@@ -79,6 +79,7 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         folder = Path(folder)
+        folder = folder if folder.name not in ("", "..") else folder.resolve()
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}; runs are kept in runs/, unless you chose another run_dir")
         if (folder / PIPELINE).is_file():
@@ -213,7 +214,7 @@ class Run:
 
     def log(self, row: dict[str, Any]) -> None:
         """A line of metrics.jsonl."""
-        self._append("metrics.jsonl", row)
+        self.append("metrics.jsonl", row)
 
     def log_samples(self, results: dict[str, Any], prompts: list[str], tokenizer: Any, how_many: int) -> None:
         """The first responses of a step, token by token."""
@@ -224,23 +225,23 @@ class Run:
                 "response": results["generated_texts"][number],
                 "score": results["rewards"][number],
             }
-            self._append("samples.jsonl", heading | _token_columns(results["sa_pairs"], number, tokenizer))
+            self.append("samples.jsonl", heading | _token_columns(results["sa_pairs"], number, tokenizer))
 
     def log_responses(self, file: str, step: int, texts: list[str], pairs: SAPairs, tokenizer: Any) -> None:
         """All responses of a step into a file of their own."""
         for number, text in enumerate(texts):
             heading = {"step": step, "number": pairs.numbers[number], "response": text}
-            self._append(file, heading | _token_columns(pairs, number, tokenizer))
+            self.append(file, heading | _token_columns(pairs, number, tokenizer))
 
     def log_prompts(self, file: str, step: int, prompts: list[str]) -> None:
         """The prompts of a step that came to no responses."""
         for prompt in prompts:
-            self._append(file, {"step": step, "prompt": prompt})
+            self.append(file, {"step": step, "prompt": prompt})
 
     def log_probes(self, step: int, prompts: list[str], responses: list[str]) -> None:
         """The same prompts, answered again after some step."""
         for prompt, response in zip(prompts, responses, strict=True):
-            self._append("probes.jsonl", {"step": step, "prompt": prompt, "response": response})
+            self.append("probes.jsonl", {"step": step, "prompt": prompt, "response": response})
 
     def save_adapter(self, role: RoleModel) -> Path:
         """One role's adapter (and head), under adapters/."""
@@ -251,11 +252,12 @@ class Run:
 
     def write(self, file: str, values: dict[str, Any]) -> None:
         """A JSON file of the run, there completely or not at all."""
-        write_whole(self.folder / file, without_secrets(json.dumps(values, indent=2)) + "\n")
+        write_whole(self.folder / file, json.dumps(without_secrets(values), indent=2) + "\n")
 
-    def _append(self, file: str, row: dict[str, Any]) -> None:
+    def append(self, file: str, row: dict[str, Any]) -> None:
+        """A line of a JSONL file of the run."""
         with (self.folder / file).open("a", encoding="utf-8") as out:
-            out.write(without_secrets(json.dumps(row)) + "\n")
+            out.write(json.dumps(without_secrets(row)) + "\n")
 
 
 def _inside(root: Path, name: str) -> Path:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY", re.IGNORECASE)
+secret_variables: set[str] = set()  # and those that a config names, however they are called
 SHORTEST_SECRET = 8  # shorter ones would take ordinary words out of texts
 
 # Control characters (line feeds stay), and marks that reverse the direction of what follows.
@@ -17,12 +19,28 @@ def visible(text: str) -> str:
     return _INVISIBLE.sub("", text)
 
 
-def without_secrets(text: str) -> str:
-    """Without the values of environment variables that hold a token, key or password, however they got into it."""
-    for name, value in os.environ.items():
-        if len(value) >= SHORTEST_SECRET and SECRET_NAME.search(name):
-            text = text.replace(value, f"[{name}]")
-    return text
+def without_secrets(value: Any) -> Any:
+    """A text, or all texts in lists and mappings, without the values of environment variables that hold a token, key or
+    password, however they got into it.
+    """
+    secrets = {
+        secret.strip(): name
+        for name, secret in os.environ.items()
+        if len(secret.strip()) >= SHORTEST_SECRET and (name in secret_variables or SECRET_NAME.search(name))
+    }
+    return _redacted(value, secrets) if secrets else value
+
+
+def _redacted(value: Any, secrets: dict[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _redacted(own, secrets) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redacted(own, secrets) for own in value]
+    if isinstance(value, str):
+        for secret, name in secrets.items():
+            if secret in value:
+                value = value.replace(secret, f"[{name}]")
+    return value
 
 
 def headline(prompt: str, longest: int) -> str:

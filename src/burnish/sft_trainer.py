@@ -11,7 +11,7 @@ from torch import Tensor
 from burnish.base_setup import BaseSetup
 from burnish.base_setup.invocation import Invocation
 from burnish.config import SFTConfig
-from burnish.data import Demonstration, prompts_of
+from burnish.data import Demonstration, places_of, prompts_of
 from burnish.models import PolicyModel
 from burnish.sa_pairs import left_padded, right_padded
 from burnish.supervised import Statistics, Sums, SupervisedTrainer
@@ -48,7 +48,7 @@ class SFTTrainer:
     ) -> list[Statistics]:
         """All epochs; gives the statistics of every update."""
         self.invocation.agree(prompts_of(demonstrations))
-        return self.trainer.train(self._tokens(demonstrations), on_update)
+        return self.trainer.train(self._tokens(demonstrations), on_update, places_of(demonstrations))
 
     def measure(self, demonstrations: Sequence[Demonstration]) -> Statistics:
         """Mean loss per token, in nats."""

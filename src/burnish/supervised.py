@@ -58,6 +58,7 @@ class SupervisedTrainer(Generic[Record]):
         self.size_of = size_of
         self.weight_of = weight_of
         self.num_done = 0
+        self.places: Sequence[str] = ()
         self._most_in_a_pass = config.micro_batch_size
         self.optimizer = AdamW(role.parameters(), lr=config.learning_rate, eps=1e-5, weight_decay=0.0)
 
@@ -65,9 +66,16 @@ class SupervisedTrainer(Generic[Record]):
         return self.config.epochs * math.ceil(num_records / self.config.batch_size)
 
     def train(
-        self, records: Sequence[Record], on_update: Callable[[Statistics], None] | None = None
+        self,
+        records: Sequence[Record],
+        on_update: Callable[[Statistics], None] | None = None,
+        places: Sequence[str] = (),
     ) -> list[Statistics]:
-        """All epochs, or what is left of them after `restore`; gives the statistics of every update made."""
+        """All epochs, or what is left of them after `restore`; gives the statistics of every update made.
+
+        `places` say where each record came from, for an error that is about one.
+        """
+        self.places = places if all(places) else ()
         history: list[Statistics] = []
         total = self.num_updates(len(records))
         batches = (batch for epoch in range(self.config.epochs) for batch in self._batches(len(records), epoch))
@@ -115,27 +123,29 @@ class SupervisedTrainer(Generic[Record]):
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
     def _gradients(self, batch: Sequence[Record]) -> list[tuple[Tensor, Sums]]:
-        """Of one batch. If memory does not suffice, in smaller passes: that changes nothing but the time."""
+        """Of one batch. If memory does not suffice, in smaller passes: that changes the time, and with dropout what is
+        dropped, nothing else.
+        """
         weight = sum(map(self.weight_of, batch))
-        largest = 0
-        try:
-            self.optimizer.zero_grad()
-            outcomes = []
-            for part in self._passes(batch):
-                largest = max(largest, len(part))
-                loss, sums = self.loss_of(part)
-                (loss / weight).backward()
-                outcomes.append((loss.detach(), sums))
-            return outcomes
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or largest <= 1:
-                raise
+        while True:
+            passes = list(self._passes(batch))
+            try:
+                self.optimizer.zero_grad()
+                return [self._backward(part, weight) for part in passes]
+            except (RuntimeError, MemoryError) as error:
+                largest = max(map(len, passes))
+                if not is_out_of_memory(error) or largest == 1:
+                    raise
             self._most_in_a_pass = largest // 2
-        warnings.warn(
-            f"memory ran out; a pass takes at most {self._most_in_a_pass} rows from now on (lower activation_mb)",
-            stacklevel=2,
-        )
-        return self._gradients(batch)
+            warnings.warn(
+                f"memory ran out; a pass takes at most {self._most_in_a_pass} rows from now on (lower activation_mb)",
+                stacklevel=2,
+            )
+
+    def _backward(self, part: Sequence[Record], weight: float) -> tuple[Tensor, Sums]:
+        loss, sums = self.loss_of(part)
+        (loss / weight).backward()
+        return loss.detach(), sums
 
     def _culprit(self, batch: Sequence[Record], numbers: Sequence[int]) -> str:
         """The first training row whose own gradient is not finite."""
@@ -143,7 +153,7 @@ class SupervisedTrainer(Generic[Record]):
             self.optimizer.zero_grad()
             self.loss_of([record])[0].backward()
             if not all(p.grad is None or p.grad.isfinite().all() for p in self.role.parameters()):
-                return f" (by training row {number + 1})"
+                return f" (by {self.places[number] if self.places else f'training row {number + 1}'})"
         return ""
 
     def _means(self, outcomes: Sequence[tuple[Tensor, Sums]], records: Sequence[Record]) -> Statistics:

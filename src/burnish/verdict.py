@@ -99,6 +99,9 @@ def _outcome(
 ) -> tuple[str, str]:
     if human is not None and human.interval[0] > 0.5:
         return "worth it", f"people find it better, {human} of {human.num_prompts} blind comparisons"
+    if human is not None and human.interval[1] < 0.5:
+        outcome = "over-optimised" if wins.interval[0] > 0.5 else "failure"
+        return outcome, f"people prefer the start model ({human} for the tuned one). Raise kl_coef, or mend the reward"
     low, high = wins.interval
     if high < 0.5:
         return "failure", "the reward it was trained on went down. Lower the learning rate, or train longer"
@@ -108,8 +111,6 @@ def _outcome(
             "further; more held-out prompts would measure it better"
         )
     signs = signs_of_overoptimisation(start, tuned)
-    if human is not None and human.interval[1] < 0.5:
-        return "over-optimised", f"people prefer the start model ({human} for the tuned one). Raise kl_coef"
     if second is not None and second.interval[1] < 0.5:
         return "over-optimised", (
             f"a reward that it was not trained on prefers the start model ({second} for the tuned one). Raise kl_coef, "

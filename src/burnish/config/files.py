@@ -72,7 +72,8 @@ def lines_of(path: Path, overrides: Sequence[str] = ()) -> dict[str, int]:
         lines[key.value] = key.start_mark.line + 1
         for inner, _ in value.value if isinstance(value, yaml.MappingNode) else ():
             lines[f"{key.value}.{inner.value}"] = inner.start_mark.line + 1
-    return {key: line for key, line in lines.items() if not any(o.startswith(f"{key}=") for o in overrides)}
+    replaced = {override.partition("=")[0] for override in overrides}
+    return {key: line for key, line in lines.items() if not replaced & {key, key.partition(".")[0]}}
 
 
 def apply_overrides(kind: type[ModelConfig], values: dict[str, Any], overrides: list[str]) -> None:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from burnish.config.files import lines_of, parse, read_mapping, start_paths_at
 from burnish.config.model_config import ModelConfig
 from burnish.config.reward_parts import part_of
@@ -39,6 +41,12 @@ class PipelineConfig:
     best_of: int
     values: dict[str, Any]
     """What it was made from; kept with the runs, so that they can go on."""
+
+    @property
+    def stages(self) -> dict[str, ModelConfig]:
+        """Those that there are, by the names of their folders, in their order."""
+        every = {"sft": self.sft, "reward": self.reward_model, "ppo": self.ppo}
+        return {name: own for name, own in every.items() if own is not None}
 
 
 def load_pipeline_config(
@@ -78,11 +86,14 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
     if "ppo" not in values:
         problems.append(Problem("the section ppo is missing; it names the prompts and says how to train"))
     shared = values.get("model") or {}
+    if not isinstance(shared, dict):
+        problems.append(Problem("model must be a mapping of `key: value` lines", "model"))
+        shared = {}
     stages: dict[str, Any] = {}
     for section, kind in SECTIONS.items():
         if section not in values:
             continue
-        if not isinstance(values[section], dict) or not isinstance(shared, dict):
+        if not isinstance(values[section], dict):
             problems.append(Problem(f"{section} must be a mapping of `key: value` lines", section))
             continue
         own = shared | values[section]
@@ -112,11 +123,15 @@ def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str
     own = values[section]
     if section == "ppo" and "reward_model" in values:
         model = {"kind": "model", "path": str((folder / "reward").resolve())}
-        parts = own.get("reward", [])
-        filled["reward"] = [model, *([parts] if isinstance(parts, dict) else _as_parts(parts))]
+        filled["reward"] = [model, *_as_parts(own.get("reward"))]
     return filled
 
 
 def _as_parts(reward: Any) -> list[Any]:
-    """What stands beside the learned reward."""
-    return [part_of(reward).model_dump()] if isinstance(reward, str) else list(reward)
+    """What stands beside the learned reward; whether it can be is checked with all the rest."""
+    if isinstance(reward, str):
+        try:
+            return [part_of(reward).model_dump()]
+        except ValidationError:
+            return [{"kind": "python", "function": reward}]
+    return [] if reward is None else list(reward) if isinstance(reward, list) else [reward]

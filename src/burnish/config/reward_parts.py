@@ -9,7 +9,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-SECRET = re.compile(r"key|token|secret|passw|credential|signature|auth", re.IGNORECASE)
+# Names under which secrets travel in an address.
+SECRETS = {"key", "apikey", "accesskey", "token", "accesstoken", "authtoken", "secret", "clientsecret", "password"}
+SECRETS |= {"passwd", "pwd", "auth", "authorization", "sig", "signature", "credential", "credentials", "code"}
 
 
 class _Part(BaseModel):
@@ -59,7 +61,7 @@ class HttpPart(_Part):
     """A service that scores: it is sent {"prompts": [...], "responses": [...]} and answers {"rewards": [...]}."""
 
     kind: Literal["http"]
-    url: str = Field(pattern=r"^https?://")
+    url: str
     """Where to send the texts."""
     timeout: float = Field(30.0, gt=0, le=600)
     """Seconds for one whole request."""
@@ -69,18 +71,19 @@ class HttpPart(_Part):
     @field_validator("url")
     @classmethod
     def _is_an_address_without_secrets(cls, url: str) -> str:
+        keys = {re.sub(r"[-_]", "", name.lower()) for name, _ in parse_qsl(url.partition("?")[2])}
+        if "@" in url or keys & SECRETS:  # not shown again in the error
+            raise ValueError(
+                "the address holds a password or key; configs are copied and shown, so keep it in an environment "
+                "variable and name that: token_env: MY_TOKEN"
+            )
         try:
             address = urlsplit(url)
             host, _ = address.hostname, address.port
         except ValueError as error:
             raise ValueError(f"{url!r} is not an address: {error}") from None
-        if not host:
-            raise ValueError(f"{url!r} names no host")
-        if "@" in address.netloc or any(SECRET.search(key) for key, _ in parse_qsl(address.query)):
-            raise ValueError(
-                "the address holds a password or key; configs are copied and shown, so keep it in an "
-                "environment variable and name that: token_env: MY_TOKEN"
-            )
+        if address.scheme not in ("http", "https") or not host:
+            raise ValueError(f"{url!r} is no address such as https://host/path")
         return url
 
     @property

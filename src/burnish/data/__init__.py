@@ -11,6 +11,7 @@ from burnish.data.records import (
     load_preferences,
     load_prompts,
     load_scores,
+    places_of,
     problem_with,
     prompts_of,
 )

@@ -149,7 +149,7 @@ def _load(
             bad.append(f"{row.place}: {error}")
         if row.rest_is_lost:
             raise InputError(
-                f"{count(len(bad), 'bad row')} in {source}:\n{some_of(bad[: SHOWN_ERRORS - 1] + bad[-1:])}"
+                f"{count(len(bad), 'bad row')} in {source}:\n{some_of(bad[:-1][: SHOWN_ERRORS - 1] + bad[-1:])}"
             )
     if bad and not skip_bad:
         raise InputError(f"{count(len(bad), 'bad row')} in {source}:\n{some_of(bad)}\n(skip_bad: true leaves them out)")
@@ -266,3 +266,8 @@ def _number(values: Mapping[str, Any], name: str) -> float:
 def prompts_of(records: Iterable[Any]) -> list[str]:
     """The prompt of every record; a prompt is its own."""
     return [r if isinstance(r, str) else r.prompt for r in records]
+
+
+def places_of(records: Iterable[Any]) -> list[str]:
+    """Where each record came from, as file:line; empty for one that was made in Python."""
+    return [getattr(prompt, "source", "") for prompt in prompts_of(records)]

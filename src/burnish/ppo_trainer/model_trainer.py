@@ -159,15 +159,17 @@ class ModelTrainer:
             f"changed. {ADVICE}"
         )
 
-    def check_sound(self, buffer: ExperienceBuffer) -> None:
-        """After the updates of a step both models must still give numbers: they are asked about one response."""
+    @torch.no_grad()
+    def ruined(self, buffer: ExperienceBuffer) -> str | None:
+        """The model that gives no numbers any more after a step's updates; each is asked about one response."""
         for table in buffer.tables[:1]:
             pairs = self.policy.adopt(table.select(torch.tensor([0])))
             assert pairs.context is not None
-            with torch.no_grad():
-                check_finite("value after the update", self.value_model.values(pairs.context, pairs.mask), pairs)
-                logprob = self.policy.logprobs(pairs.context, pairs.mask, pairs.kept)
-                check_finite("policy's log-probability after the update", logprob, pairs)
+            if not self.value_model.values(pairs.context, pairs.mask).isfinite().all():
+                return "value model"
+            if not self.policy.logprobs(pairs.context, pairs.mask, pairs.kept).isfinite().all():
+                return "policy"
+        return None
 
     def _buffer(self, sa_pairs: Rows | ExperienceBuffer) -> ExperienceBuffer:
         """The experience with its shared context: as given, or computed now for pairs that come from plain rows."""

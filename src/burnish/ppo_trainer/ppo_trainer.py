@@ -248,10 +248,13 @@ class PPOTrainer:
 
     def sound_state(self) -> State:
         """The state to go on from: refused if the last updates left models that give no numbers."""
-        try:
-            self.model_trainer.check_sound(self.experience_buffer)
-        except DivergedError as error:
-            raise DivergedError(f"{error}. Step {self.step} is not saved", error.sa_pairs, self.step) from error
+        ruined = self.model_trainer.ruined(self.experience_buffer)
+        if ruined:
+            raise DivergedError(
+                f"the updates of step {self.step} ruined the {ruined}: it gives no numbers any more. The step is not "
+                "saved. Lower the learning rate",
+                step=self.step,
+            )
         return self.state()
 
     def restore(self, state: State) -> None:

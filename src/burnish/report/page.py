@@ -152,11 +152,14 @@ def _responses(samples: list[dict[str, Any]]) -> list[Response]:
 
 
 def _response(sample: dict[str, Any]) -> Response:
-    largest = {key: max(map(abs, sample[key]), default=0.0) or 1.0 for key in SHADES}
+    # k1 whatever kl_estimator was charged: only it has a sign.
+    signed_kl = [a - b for a, b in zip(sample["logprob_policy"], sample["logprob_ref"], strict=True)]
+    shown = {key: sample[key] for key in SHADES} | {"kl": signed_kl}
+    largest = {key: max(map(abs, shown[key]), default=0.0) or 1.0 for key in SHADES}
     tokens = []
     for position, text in enumerate(sample["tokens"]):
         numbers = [(label, f"{sample[key][position]:+.3f}") for key, label in COLUMN_NAMES.items() if key in sample]
-        own = {key: sample[key][position] for key in SHADES}
+        own = {key: shown[key][position] for key in SHADES}
         shades = {key: (value, round(100 * math.sqrt(abs(value) / largest[key]))) for key, value in own.items()}
         tokens.append(Token(text.replace("\n", "\u21b5"), shades, numbers))
     score = sample["score"]

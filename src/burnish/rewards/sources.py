@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from burnish.data.records import load_scores
 from burnish.errors import InputError, RewardFailedError, nearest
+from burnish.safe_text import secret_variables
 
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 10 * 2**20
@@ -63,9 +64,11 @@ class HttpReward:
         self.address = urlsplit(url)
         self.headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if token_env is not None:
-            if not os.environ.get(token_env):
+            token = os.environ.get(token_env, "").strip()
+            if not token or not token.isprintable() or not token.isascii():
                 raise InputError(f"the reward service {url} needs its token in the environment variable {token_env}")
-            self.headers["Authorization"] = f"Bearer {os.environ[token_env]}"
+            secret_variables.add(token_env)
+            self.headers["Authorization"] = f"Bearer {token}"
 
     def __call__(self, prompts: list[str], responses: list[str]) -> list[float]:
         body = json.dumps({"prompts": prompts, "responses": responses}).encode()

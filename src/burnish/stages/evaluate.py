@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from burnish import terminal
 from burnish.config import PPOConfig, TrainConfig
+from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import load_prompts_of
 from burnish.errors import InputError
 from burnish.evaluation import EVAL_SEED, Evaluation, both_scored, evaluate
@@ -20,7 +19,8 @@ from burnish.intervals import share_interval
 from burnish.models import PolicyModel
 from burnish.models.adapter_files import load_adapter
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
-from burnish.runs import Run
+from burnish.runs import PIPELINE, Run
+from burnish.safe_text import without_secrets
 from burnish.verdict import Verdict, WinRate, judge
 
 Choose = Callable[[str, str, str], str]
@@ -33,20 +33,23 @@ def evaluate_run(
     """Loads a finished PPO run, measures, asks a person if wanted, and writes verdict.json."""
     run = Run.open(folder)
     config = run.config
+    if run.pipeline_folder is not None:  # which may have been moved, with the models of the earlier stages
+        config = load_pipeline_config(run.pipeline_folder / PIPELINE, [], run.pipeline_folder).ppo
     if not isinstance(config, TrainConfig):
         raise InputError(f"{folder} was trained from Python and names no prompts; burnish.verdict.judge compares there")
     prompts = load_prompts_of(config)[0].held_out
     if not prompts:
         raise InputError(f"{folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
-    if (run.folder / "start.json").is_file() and run.read("start.json")["evaluation"]["prompts"] != prompts:
+    kept = run.read("start.json")["evaluation"]["prompts"] if (run.folder / "start.json").is_file() else None
+    if kept is not None and kept != without_secrets(prompts):
         raise InputError(
             f"the data of {folder} has changed: its held-out prompts are not those that were set aside when it was "
             "trained, so some of them may have been trained on. Bring the data back"
         )
-    with terminal.busy(console, terminal.loading(config)):
-        trainer = PPOTrainer(config)
-        load_adapter(trainer.base, "policy", run.policy_folder)
     with run.lock():
+        with terminal.busy(console, terminal.loading(config)):
+            trainer = PPOTrainer(config)
+            load_adapter(trainer.base, "policy", run.policy_folder)
         verdict = verdict_of(console, trainer, run, prompts, best_of, ask, choose)
     console.print(verdict.sentence, highlight=False)
     return verdict
@@ -140,16 +143,11 @@ def _ask_person(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, c
             break
         asked += 1
         better = "tie" if choice == "t" else "tuned" if (choice == "1") == tuned_first else "start"
-        _add(run, "choices.jsonl", {"prompt": prompt, "start": first, "tuned": second, "better": better})
+        run.append("choices.jsonl", {"prompt": prompt, "start": first, "tuned": second, "better": better})
         if better != "tie":
             chosen, rejected = (second, first) if better == "tuned" else (first, second)
             said = getattr(prompt, "messages", None) or prompt
-            _add(run, "preferences.jsonl", {"prompt": said, "chosen": chosen, "rejected": rejected})
-
-
-def _add(run: Run, file: str, row: dict[str, Any]) -> None:
-    with (run.folder / file).open("a", encoding="utf-8") as out:
-        out.write(json.dumps(row) + "\n")
+            run.append("preferences.jsonl", {"prompt": said, "chosen": chosen, "rejected": rejected})
 
 
 def _choices(run: Run) -> dict[tuple[str, str, str], str]:

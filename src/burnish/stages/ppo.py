@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from safetensors import SafetensorError
 
 from burnish import terminal
 from burnish.base_setup.base_setup import check_prompts
@@ -19,7 +21,7 @@ from burnish.clock import minutes
 from burnish.config import PPOConfig, TrainConfig
 from burnish.config.reward_parts import ModelPart
 from burnish.data import Split, data_report
-from burnish.errors import DivergedError, InputError, ResourceError
+from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation import Evaluation, both_scored, evaluate
 from burnish.memory import peak_bytes
 from burnish.models import PolicyModel
@@ -53,7 +55,7 @@ def run_ppo(
     """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
     started = time.perf_counter()
     everything = [*prompts.train, *prompts.held_out]
-    run, finished = open_run(console, config, run_dir, run_name, from_step)
+    run, finished = open_run(console, config, prompts, run_dir, run_name, from_step)
     if finished:
         return run
     was_complete = run.is_complete
@@ -134,7 +136,10 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
         def probe(step: int) -> None:
             """The most likely answers to the same prompts, as training goes on."""
             greedy = replace(trainer.generator.sampler, greedy=True)
-            _, texts = trainer.generator.generate_sequences(probes, sampler=greedy)
+            try:
+                _, texts = trainer.generator.generate_sequences(probes, sampler=greedy)
+            except DivergedError as error:
+                raise DivergedError(str(error), step=step) from error
             run.log_probes(step, probes, texts)
 
         def on_step(results: dict[str, Any]) -> None:
@@ -147,19 +152,20 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
                 probe(step)
             saving.after_step(step, results["reward"], is_last=step == config.steps)
 
-        room_left = True
         try:
             if trainer.step == 0 and probes:
                 probe(0)
             trainer.train(prompts.train, on_step)
-        except DivergedError as error:
-            raise DivergedError(f"{error}\n{_keep_responses(error, trainer, run, prompts.train)}") from error
-        except ResourceError:
-            room_left = False
+            trainer.save(run.folder)
+        except BaseException as error:
+            ruined = isinstance(error, DivergedError) and error.step is not None
+            if not ruined:  # what was learned is there to be used, unless there is no room for it
+                with suppress(OSError, SafetensorError, BurnishError):
+                    trainer.save(run.folder)
+            if isinstance(error, DivergedError):
+                raise DivergedError(f"{error}\n{_keep_responses(error, trainer, run, prompts.train)}") from error
             raise
-        finally:  # what was learned is there to be used, whatever ended the training
-            if room_left:
-                trainer.save(run.folder)
+        finally:
             tracker.close()
         trainer.clock.on_phase = None
 

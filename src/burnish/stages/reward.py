@@ -57,7 +57,7 @@ def run_reward(
 ) -> Run:
     """Trains, judges the judge, and leaves a run folder behind; a run that was begun before goes on."""
     started = time.perf_counter()
-    run, finished = open_run(console, config, run_dir, run_name, from_step)
+    run, finished = open_run(console, config, data, run_dir, run_name, from_step)
     if finished:
         return run
     was_complete = run.is_complete

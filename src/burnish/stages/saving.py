@@ -23,15 +23,15 @@ from burnish.disk import free_space
 from burnish.errors import DivergedError, InputError, NoCheckpointError, ResourceError, StoppedError, is_disk_full
 from burnish.guards import StopSignals, is_out_of_memory
 from burnish.runs import Run
-from burnish.training_state import compare_identity
+from burnish.training_state import compare_identity, fingerprint_of_texts
 
 # What makes a run this run. Anything else may be changed when it goes on, and is told.
 FIXED = (
     "model_name", "dtype", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope",
     "chat_template", "system_prompt", "seed", "batch_size", "num_eval_prompts", "fields", "skip_bad",
 )  # fmt: skip
-# Where things lie. What lies there is compared by its fingerprint, so that data and folders may be moved.
-PLACES = ("run_dir", "run_name", "sft", *DATA_KEYS)
+# Where the run and its data lie. Data is compared by its fingerprint, so that it may be moved.
+PLACES = ("run_dir", "run_name", *DATA_KEYS)
 ADAM = 3  # weights, and the optimizer's two moments of each
 
 
@@ -83,7 +83,7 @@ class Saving:
         else:
             step = 0
         growth = 1 if found else ADAM  # a fresh optimizer holds nothing yet
-        self.console.print(self.checkpoints.check_space(growth * with_identity().nbytes), highlight=False)
+        self.console.print(self.checkpoints.check_space(growth * with_identity().nbytes, step), highlight=False)
         self.run.take_back_result()
         self.checkpoints.forget_after(step)
         self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
@@ -135,8 +135,8 @@ class Saving:
 
 @contextmanager
 def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
-    """The run folder is this process's alone, a first Ctrl-C or SIGTERM waits for the step's end, and whatever else
-    ends the work says how to go on.
+    """The run folder is this process's alone; a first Ctrl-C or SIGTERM waits for the step's end; a full disk, memory
+    that ran out and numbers that went wrong end with what there is to go on from.
     """
 
     def announce(number: int) -> None:
@@ -169,21 +169,26 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
 
 
 def differences(then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
-    """Settings that are not as they were, as `key: then -> now`; where the run lies is none of them.
+    """Settings that are not as they were, as `key: then -> now`; where the run and its data lie are none of them.
 
-    A key that an older version did not know had its default.
+    A key that an older version did not know had its default. A model that is not where it was has been moved; where the
+    old one is still there, the new one is another.
     """
     now = config.model_dump(mode="json")
     before = {k: f.get_default(call_default_factory=True) for k, f in type(config).model_fields.items()} | dict(then)
-    keys = [k for k in before if k not in PLACES and _without_paths(before[k]) != _without_paths(now.get(k))]
+    keys = [k for k in before if k not in PLACES and not _same(before[k], now.get(k), is_path=k == "sft")]
     return {k: f"{k}: {before[k]!r} -> {now.get(k)!r}" for k in keys}
 
 
-def _without_paths(value: Any) -> Any:
-    """A reward model is known by its weights, not by where it lies."""
-    if not isinstance(value, list):
-        return value
-    return [{k: v for k, v in p.items() if k != "path"} if isinstance(p, dict) else p for p in value]
+def _same(then: Any, now: Any, is_path: bool = False) -> bool:
+    if is_path and isinstance(then, str) and isinstance(now, str):
+        return then == now or not Path(then).exists()
+    if isinstance(then, list) and isinstance(now, list):
+        return len(then) == len(now) and all(map(_same, then, now))
+    if isinstance(then, dict) and isinstance(now, dict):
+        model = then.get("kind") == "model"
+        return then.keys() == now.keys() and all(_same(then[k], now[k], model and k == "path") for k in then)
+    return then == now
 
 
 def refuse_another_run(run: Run, then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
@@ -199,7 +204,12 @@ def refuse_another_run(run: Run, then: Mapping[str, Any], config: ModelConfig) -
 
 
 def open_run(
-    console: Console, config: Any, run_dir: str | Path, run_name: str | None, from_step: int | None
+    console: Console,
+    config: Any,
+    data: Split[Any],
+    run_dir: str | Path,
+    run_name: str | None,
+    from_step: int | None,
 ) -> tuple[Run, bool]:
     """The run, new or begun before, and whether there is nothing left to do. Settings that changed are told.
 
@@ -207,11 +217,13 @@ def open_run(
     """
     run = Run.new_or_unfinished(run_dir, run_name)
     changes = refuse_another_run(run, run.settings, config) if run.was_begun else {}
+    if run.is_complete and has_other_data(run, data):
+        raise InputError(f"{run.folder} is finished, with other data; choose another run_name, or move it away")
     if run.is_complete and from_step is None:
         if not changes:
             say_finished(console, run)
             return run, True
-        if "steps" not in changes or config.steps < run.settings["steps"]:
+        if not asks_for_more(run, config):
             raise InputError(
                 f"{run.folder} is finished, with other settings ({'; '.join(list(changes.values())[:3])}); choose "
                 f"another run_name, or go on from one of its checkpoints: burnish resume {run.folder} --from STEP ..."
@@ -219,6 +231,17 @@ def open_run(
     for change in changes.values():
         console.print(f"Changed: {change}", highlight=False)
     return run, False
+
+
+def asks_for_more(run: Run, config: Any) -> bool:
+    """More steps than a finished run has made."""
+    return getattr(config, "steps", 0) > run.settings.get("steps", 0)
+
+
+def has_other_data(run: Run, data: Split[Any]) -> bool:
+    """Whether a finished run was made with other data, as far as its result knows."""
+    made_with = run.read("result.json").get("data_fingerprint")
+    return made_with is not None and made_with != fingerprint_of_texts(texts_of_split(data))
 
 
 def go_on(run: Run) -> str:

@@ -46,7 +46,7 @@ def run_sft(
     `prompts_read` is what the base has read for another stage already.
     """
     started = time.perf_counter()
-    run, finished = open_run(console, config, run_dir, run_name, from_step)
+    run, finished = open_run(console, config, data, run_dir, run_name, from_step)
     if finished:
         return run
     was_complete = run.is_complete
