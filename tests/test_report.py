@@ -192,7 +192,8 @@ def test_tokens_are_coloured_by_what_is_chosen(run, browser):
     from selenium.webdriver.common.by import By
 
     rows = run.read_lines("samples.jsonl")
-    rows[-1] |= {"advantage": [2.0] * len(HOSTILE), "kl": [-0.5, *[0.1] * (len(HOSTILE) - 1)]}
+    zeros, unlike = [0.0] * len(HOSTILE), [-0.5, *[0.1] * (len(HOSTILE) - 1)]
+    rows[-1] |= {"advantage": [2.0] * len(HOSTILE), "logprob_policy": unlike, "logprob_ref": zeros}
     (run.folder / "samples.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     browser.get(write_report(run).as_uri())
     first, second = browser.find_elements(By.CSS_SELECTOR, ".response .token")[:2]
