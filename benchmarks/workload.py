@@ -34,6 +34,7 @@ def ppo_task(task: str, **overrides: object) -> tuple[TrainConfig, Split[str]]:
         settings = MODEL | PPO | SENTIMENT
     else:
         settings = load_train_config(TLDR_CONFIG).model_dump() | MODEL | {"prompts": "bundled:tldr"}
+        settings |= {"batch_size": 32, "mini_batch_size": 16}  # there are more prompts than in the example
     config = TrainConfig(**(settings | overrides))
     return config, load_split("prompts", config.prompts)[0]
 
