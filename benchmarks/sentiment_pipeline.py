@@ -15,7 +15,7 @@ from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
 from burnish.demo import MODEL, SENTIMENT, TLDR
-from pipelines import measure_seeds, write
+from pipelines import LEARNING_RATE, measure_seeds, write
 from reward_model import COMMON, OPENING_WORDS, scored_sentences
 from workload import read_rows
 
@@ -44,6 +44,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "max_new_tokens": SENTIMENT["max_new_tokens"],
                 "temperature": 1.0,
                 "eval_reward": "sentiment",
+                "learning_rate": LEARNING_RATE,
                 "steps": options.steps,
             },
         },

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
 from burnish.demo import TLDR
-from pipelines import measure_seeds, write
+from pipelines import LEARNING_RATE, measure_seeds, write
 from workload import read_rows
 
 # As the demo, but for room: these posts and answers are longer.
@@ -56,6 +56,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "prompts": train_file,
                 "eval_prompts": valid_file,
                 "fields": {"reference": "completion"},
+                "learning_rate": LEARNING_RATE,
                 "steps": options.steps,
             },
         },

@@ -62,12 +62,12 @@ TLDR: dict[str, Any] = {
     | {
         "prompts": "bundled:tldr",
         "eval_reward": "tldr",
-        "steps": 5,
+        "steps": 6,
         "batch_size": 64,
         "epochs": 1,
         "temperature": 0.7,
         "kl_coef": 0.03,
-        "learning_rate": 1.5e-3,
+        "learning_rate": 1e-3,
         "lr_schedule": "constant",
     },
 }
