@@ -215,7 +215,8 @@ def _announce(
     updates = config.optimizer_steps_per_ppo_step
     console.print(
         f"{config.steps} PPO steps of {config.batch_size} responses, {len(prompts.train)} prompts; each step makes "
-        f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model. "
+        f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model"
+        f"{', fewer of the policy where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
         f"Adapters act on the {config.adapter_scope}, reward: {trainer.reward_computer.name}. Run folder: {run.folder}",
         highlight=False,
     )
