@@ -179,7 +179,7 @@ def test_chats(tmp_path):
 @pytest.mark.parametrize(
     ("load", "row", "message"),
     [
-        (load_demonstrations, {"prompt": "p"}, "no key 'completion'"),
+        (load_demonstrations, {"prompt": "p"}, "no key 'completion'; there is prompt "),
         (load_demonstrations, {"prompt": "p", "completion": " "}, "'completion' is empty"),
         (load_preferences, {"prompt": "p", "chosen": "a", "rejected": "a "}, "the same answer"),
         (load_preferences, {"prompt": "p", "chosen": "a"}, "no key 'rejected'"),

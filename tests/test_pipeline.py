@@ -244,6 +244,14 @@ def test_an_end_of_input_is_enough(monkeypatch):
     assert _choose_in_terminal(recording())("prompt", "a", "b") == "q"
 
 
+def test_a_choice_is_asked_for_until_it_is_one(monkeypatch):
+    keys = iter(["", "3", "Tie"])
+    monkeypatch.setattr("builtins.input", lambda *_: next(keys))
+    console = recording()
+    assert _choose_in_terminal(console)("prompt", "a", "b") == "t"
+    assert console.export_text().count("Please type 1, 2, t or q.") == 2
+
+
 def test_runs_diff_and_reward_test(pipeline, workplace):
     config, run, _ = pipeline
     console = recording()

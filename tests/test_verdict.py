@@ -65,6 +65,12 @@ def test_a_loss_is_a_failure():
     assert judge(evaluation(HIGH), evaluation(LOW)).outcome == "failure"
 
 
+def test_a_reward_that_says_nothing_is_called_so():
+    verdict = judge(evaluation([1.0] * 10), evaluation([1.0] * 10))
+    assert (verdict.outcome, "every answer gets the same reward" in verdict.sentence) == ("failure", True)
+    assert "no more often than a coin" in judge(evaluation([0.0] * 2), evaluation([1.0, -1.0])).sentence
+
+
 def test_a_coin_toss_is_undecided():
     verdict = judge(evaluation([0.0] * 10), evaluation([1.0] * 6 + [-1.0] * 4))
     assert verdict.outcome == "undecided"

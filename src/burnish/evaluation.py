@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from statistics import fmean
@@ -102,6 +103,11 @@ def both_scored(start: Evaluation, tuned: Evaluation) -> tuple[Evaluation, Evalu
     kept = [n for n in range(len(start.prompts)) if all(math.isfinite(own[n]) for own in scores)]
     if not kept:
         raise RewardFailedError("no held-out prompt has an answer of both models that the reward could score")
+    if len(kept) < len(start.prompts):
+        left_out = len(start.prompts) - len(kept)
+        warnings.warn(
+            f"{left_out} held-out prompts are left out: the reward could not score their answers", stacklevel=2
+        )
     return start.at(kept), tuned.at(kept)
 
 

@@ -80,6 +80,8 @@ class Run:
     def open(cls, folder: str | Path) -> Run:
         folder = Path(folder)
         folder = folder if folder.name not in ("", "..") else folder.resolve()
+        if folder.is_file():
+            raise InputError(f"{folder} is a file; name the run's folder: {folder.parent}")
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}; runs are kept in runs/, unless you chose another run_dir")
         if (folder / PIPELINE).is_file():

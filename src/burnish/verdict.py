@@ -105,8 +105,12 @@ def _outcome(
     low, high = wins.interval
     if high < 0.5:
         return "failure", "the reward it was trained on went down. Lower the learning rate, or train longer"
+    if len({*start.reward, *tuned.reward}) == 1:
+        return "failure", "every answer gets the same reward, so there was nothing to learn. Try `burnish reward-test`"
+    if wins.rate <= 0.5:
+        return "failure", "it wins no more often than a coin. Train longer or at a higher rate, and look at the reward"
     if low <= 0.5:
-        return "failure" if wins.rate <= 0.5 else "undecided", (
+        return "undecided", (
             "the interval includes a coin toss. More steps, a higher learning rate or a lower kl_coef would move it "
             "further; more held-out prompts would measure it better"
         )

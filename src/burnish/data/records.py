@@ -182,7 +182,8 @@ def problem_with(text: str) -> str | None:
 
 def _value(values: Mapping[str, Any], name: str) -> Any:
     if name not in values:
-        raise InputError(f"no key {name!r}{nearest(name, values)} (`fields` in the config maps other names)")
+        hint = nearest(name, values) or f"; there is {', '.join(map(str, values)) or 'nothing':.80}"
+        raise InputError(f"no key {name!r}{hint} (`fields` in the config maps other names)")
     return values[name]
 
 

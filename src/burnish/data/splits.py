@@ -30,7 +30,7 @@ def split_by_prompt(
     if num_held_out and num_held_out >= len(distinct):
         raise InputError(
             f"{key} {num_held_out} leaves nothing to train on: there are {len(distinct)} different prompts. "
-            "Lower it, or give the held-out ones in a file of their own"
+            f"Set {key}: {max(2, len(distinct) // 5)}, or give the held-out ones in a file of their own"
         )
     chosen = set(random.Random(seed).sample(distinct, num_held_out))
     sides: tuple[list[Record], list[Record]] = ([], [])

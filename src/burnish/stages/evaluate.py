@@ -131,13 +131,14 @@ def _ask_person(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, c
     Choices are kept in choices.jsonl; those that are no ties also as preferences for the next reward model.
     """
     known = _choices(run)
+    order = random.SystemRandom()  # no seed: the sides must not be the same in every session
     asked = 0
     for prompt, first, second in zip(start.prompts, start.texts, tuned.texts, strict=True):
         if asked == how_many:
             break
         if first.strip() == second.strip() or (prompt, first, second) in known:
             continue  # nothing to choose, or chosen already
-        tuned_first = random.random() < 0.5
+        tuned_first = order.random() < 0.5
         choice = choose(prompt, *((second, first) if tuned_first else (first, second)))
         if choice == "q":
             break
@@ -174,11 +175,13 @@ def _choose_in_terminal(console: Console) -> Choose:
         console.print(table)
         while True:
             try:
-                key = console.input("better: [bold]1[/bold], [bold]2[/bold], [bold]t[/bold]ie or [bold]q[/bold]uit? ")
+                key = console.input("better: 1, 2, t (tie) or q (quit)? ").strip().lower()
             except EOFError:
+                console.print()
                 return "q"
-            if key.strip().lower() in ("1", "2", "t", "q"):
-                return key.strip().lower()
+            if key in ("1", "2", "t", "tie", "q", "quit"):
+                return key[0]
+            console.print("Please type 1, 2, t or q.", highlight=False)
 
     return choose
 

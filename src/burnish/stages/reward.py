@@ -13,6 +13,7 @@ from rich.table import Table
 from burnish import terminal
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
+from burnish.data.records import count
 from burnish.models.key_values import PromptCache
 from burnish.reward_report import RewardReport, reward_report, score_report
 from burnish.reward_trainer import RewardTrainer
@@ -79,7 +80,7 @@ def run_reward(
             console.print(terminal.data_table(table))
         updates = trainer.trainer.num_updates(len(data.train))
         console.print(
-            f"Reward model: {updates} updates of {config.batch_size} judgements. Run folder: {run.folder}",
+            f"Reward model: {count(updates, 'update')}, {config.batch_size} judgements each. Run folder: {run.folder}",
             highlight=False,
         )
         identity = identity_of(trainer.base, ("reward",), texts_of_split(data))
@@ -97,6 +98,7 @@ def run_reward(
         result = {"updates": updates, "data": tables} | judged
         run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.facts)
     console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
+    console.print(f"`burnish train` learns from it with: reward: {run.folder}", highlight=False)
     return run
 
 

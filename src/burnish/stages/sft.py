@@ -11,6 +11,7 @@ from rich.console import Console
 from burnish import terminal
 from burnish.config import SFTConfig
 from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
+from burnish.data.records import count
 from burnish.models.key_values import PromptCache
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
@@ -62,7 +63,8 @@ def run_sft(
         console.print(terminal.data_table(report))
         updates = trainer.trainer.num_updates(len(data.train))
         console.print(
-            f"SFT: {updates} updates of {config.batch_size} demonstrations. Run folder: {run.folder}", highlight=False
+            f"SFT: {count(updates, 'update')}, {config.batch_size} demonstrations each. Run folder: {run.folder}",
+            highlight=False,
         )
         identity = identity_of(trainer.base, ("sft",), texts_of_split(data))
         done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
@@ -85,4 +87,5 @@ def run_sft(
     if before is not None and after is not None:
         console.print(f"Held-out loss {before:.3f} before, {after:.3f} after (nats per token).", highlight=False)
     console.print(f"The SFT adapter is in {run.folder / 'adapters' / 'sft'}", highlight=False, soft_wrap=True)
+    console.print(f"`burnish reward` and `burnish train` start from it with: sft: {run.folder}", highlight=False)
     return run
