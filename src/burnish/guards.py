@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from burnish.errors import DivergedError
 from burnish.sa_pairs import SAPairs
@@ -53,6 +53,10 @@ def check_finite(what: str, values: Tensor, sa_pairs: SAPairs) -> None:
             f"weight was changed by it. {ADVICE}",
             sa_pairs,
         )
+
+
+def gradients_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
+    return all(p.grad is None or bool(p.grad.isfinite().all()) for p in parameters)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

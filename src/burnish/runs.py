@@ -7,6 +7,7 @@ probes.jsonl     a few held-out prompts, answered before, during and after train
 adapters/        policy/ and value/, or sft/, or reward/, in peft's own format
 result.json      held-out measurement: written last, so a run that has it is complete
 verdict.json     what `burnish eval` found
+choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
 report.html      what `burnish report` made of all that
 start.json       what the held-out prompts were answered before training
 checkpoints/     what a stopped or killed run goes on from (checkpoints.py)

@@ -19,7 +19,7 @@ from torch.optim import AdamW
 from burnish.checkpoints import State
 from burnish.config.stage_configs import SupervisedConfig
 from burnish.errors import DivergedError
-from burnish.guards import is_out_of_memory
+from burnish.guards import gradients_are_finite, is_out_of_memory
 from burnish.models.base_model import RoleModel
 from burnish.training_state import (
     optimizer_state,
@@ -152,7 +152,7 @@ class SupervisedTrainer(Generic[Record]):
         for record, number in zip(batch, numbers, strict=True):
             self.optimizer.zero_grad()
             self.loss_of([record])[0].backward()
-            if not all(p.grad is None or p.grad.isfinite().all() for p in self.role.parameters()):
+            if not gradients_are_finite(self.role.parameters()):
                 return f" (by {self.places[number] if self.places else f'training row {number + 1}'})"
         return ""
 

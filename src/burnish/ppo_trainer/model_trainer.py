@@ -14,7 +14,7 @@ from burnish.clock import Clock, timed
 from burnish.config import PPOConfig
 from burnish.errors import BurnishError, DivergedError, ResourceError
 from burnish.experience_buffer import ExperienceBuffer, MiniBatch
-from burnish.guards import ADVICE, check_finite, is_out_of_memory
+from burnish.guards import ADVICE, check_finite, gradients_are_finite, is_out_of_memory
 from burnish.maths import masked_mean, policy_ratio
 from burnish.models import PolicyModel, ValueModel
 from burnish.models.base_model import RoleModel
@@ -146,13 +146,12 @@ class ModelTrainer:
         numbers = {**statistics, f"{model.adapter} gradient norm": norm}
         name, value = next((n, v) for n, v in numbers.items() if not math.isfinite(v))
         where = ""
-        for table, rows in mini_batch.parts:
-            for row in rows:
-                optimizer.zero_grad()
-                pairs = table.select(row[None])
-                loss_of(pairs)[0].backward()
-                if not all(p.grad is None or p.grad.isfinite().all() for p in model.parameters()):
-                    where = where or f" (by response {pairs.numbers[0]})"
+        for pairs in (table.select(row[None]) for table, rows in mini_batch.parts for row in rows):
+            optimizer.zero_grad()
+            loss_of(pairs)[0].backward()
+            if not gradients_are_finite(model.parameters()):
+                where = f" (by response {pairs.numbers[0]})"
+                break
         optimizer.zero_grad()
         return DivergedError(
             f"{name} became {value}{where} before an optimizer step of the {model.adapter} model; no weight was "
