@@ -1,14 +1,17 @@
 """The run folder, and that its adapters load with peft in a fresh process and say the same."""
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 from burnish import InputError, PolicyModel, PPOTrainer, RewardModel, Sampler
 from burnish.base_setup import BaseSetup
+from burnish.errors import LockedError
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import load_adapter
 from burnish.runs import Run
@@ -170,3 +173,14 @@ def test_a_trainer_saves_what_a_run_leaves(tmp_path):
     trainer.save(tmp_path / "mine")  # again, after more training
     assert Run.open(tmp_path / "mine").config == trainer.config
     assert {p.name for p in (tmp_path / "mine" / "adapters").iterdir()} == {"policy", "value"}
+
+
+def test_a_lock_just_taken_is_named_too(tmp_path):
+    """Between taking the lock and writing down who took it there is a moment; it must not cost the name."""
+    with (tmp_path / ".lock").open("w") as first:
+        fcntl.flock(first, fcntl.LOCK_EX)
+        named = threading.Timer(0.3, lambda: (first.write("process 77 since 2026"), first.flush()))
+        named.start()
+        with pytest.raises(LockedError, match="in use by process 77 since 2026"), Run(tmp_path).lock():
+            pass
+        named.join()

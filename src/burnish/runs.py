@@ -181,8 +181,7 @@ class Run:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"
-                raise LockedError(f"{self.folder} is in use by {holder}; wait for it, or stop it") from None
+                raise LockedError(f"{self.folder} is in use by {_holder(handle)}; wait for it, or stop it") from None
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode(), 0)
             yield
@@ -261,6 +260,15 @@ class Run:
         """A line of a JSONL file of the run."""
         with (self.folder / file).open("a", encoding="utf-8") as out:
             out.write(json.dumps(without_secrets(row)) + "\n")
+
+
+def _holder(handle: int) -> str:
+    """Who says to hold the lock. It has the lock a moment before it can say so: that moment is waited for."""
+    for _ in range(20):
+        time.sleep(0.1)
+        if holder := os.pread(handle, 200, 0).decode(errors="replace").strip():
+            return holder
+    return "another process"
 
 
 def _inside(root: Path, name: str) -> Path:
