@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_train_then_generate(workplace):
     for text in ("base", "policy", "value", "reward", "4 held-out prompts", "before", "after", "95 %"):
         assert text in out
     assert "each step makes 1 optimizer step of each model" in out
-    assert "step 1/2" not in out  # progress is for terminals
+    assert re.findall(r"^step (\d/\d)  reward -\d", out, re.MULTILINE) == ["1/2", "2/2"]  # a line each
     folder = workplace / "runs" / "first"
     assert {p.name for p in folder.iterdir()} == {
         "config.yaml",
@@ -151,6 +152,10 @@ def test_help_and_env_read_well(workplace):
     assert run("--version", cwd=workplace).startswith("burnish 0.")
     assert "kl_coef" in run("config", cwd=workplace)
     assert "nat" in run("config", "kl_coef", cwd=workplace)
+    assert set(re.findall(r"^(\w+)  ", run("config", "grad", cwd=workplace), re.MULTILINE)) == {"max_grad_norm"}
+    assert {"kl_coef", "target_kl_stop"} <= set(
+        re.findall(r"^(\w+)  ", run("config", "KL", cwd=workplace), re.MULTILINE)
+    )
 
 
 def test_main_py_is_the_demo():

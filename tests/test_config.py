@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from burnish import InputError, PPOConfig, TrainConfig, load_train_config
+from burnish.config import RewardModelConfig, SFTConfig, load_config
 from burnish.config.documentation import field_lines
 from burnish.data import load_prompts_of
+from burnish.errors import ConfigError
 from burnish.rewards import check_parts
 
 
@@ -151,6 +153,29 @@ def test_example_configs_load(name):
     prompts = load_prompts_of(config)[0]
     assert len(prompts.train) >= config.batch_size
     assert check_parts(config.reward_parts)
+
+
+def test_example_configs_of_the_supervised_stages_load():
+    from burnish.stages import reward, sft
+
+    configs = Path(__file__).parent.parent / "configs"
+    demonstrations, _ = sft.load_data(load_config(SFTConfig, configs / "sft.yaml"))
+    preferences, _ = reward.load_data(load_config(RewardModelConfig, configs / "reward.yaml", ["sft=runs/my-sft"]))
+    assert min(map(len, (demonstrations.train, preferences.train))) >= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "command"),
+    [
+        ("sft.yaml", TrainConfig, "sft"),
+        ("reward.yaml", SFTConfig, "reward"),
+        ("tldr.yaml", SFTConfig, "train"),
+        ("pipeline.yaml", TrainConfig, "pipeline"),
+    ],
+)
+def test_a_config_of_another_command_is_recognised(name, kind, command):
+    with pytest.raises(ConfigError, match=f"a file with it is for `burnish {command}`"):
+        load_config(kind, Path(__file__).parent.parent / "configs" / name)
 
 
 def test_the_example_pipeline_is_the_demo():

@@ -15,6 +15,7 @@ from burnish.evaluation import Evaluation
 from burnish.runs import Run
 from burnish.stages import reward
 from burnish.stages.evaluate import _ask_person, _choose_in_terminal, evaluate_run
+from burnish.stages.generate import generate_beside_base
 from burnish.stages.overview import list_runs, show_difference
 from burnish.stages.pipeline import run_pipeline
 from burnish.stages.report import write_report
@@ -226,6 +227,13 @@ def test_eval_asks_a_person_blind_and_keeps_the_choices(pipeline):
     assert evaluate_run(console, str(run.folder), best_of=1).human_wins.rate == 0.5
 
 
+def test_eval_takes_as_many_answers_as_last_time(pipeline):
+    _, run, _ = pipeline
+    for asked_for, taken in ((3, 3), (None, 3), (1, None), (None, 4)):
+        best = evaluate_run(Console(quiet=True), str(run.folder), asked_for).best_of_n
+        assert (best and best["n"]) == taken
+
+
 def test_a_choice_about_a_chat_stays_a_chat(tmp_path):
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
     run = Run(tmp_path)
@@ -265,6 +273,16 @@ def test_runs_diff_and_reward_test(pipeline, workplace):
     shown = console.export_text()
     assert "model" in shown
     assert "repetition" in shown
+
+
+def test_what_sft_taught_can_be_asked(pipeline):
+    config, _, told = pipeline
+    assert "SFT 10/" in told
+    console = recording()
+    generate_beside_base(console, str(config.folder / "sft"), "number 3:", 4, sample=False, seed=0)
+    assert "tuned" in console.export_text()
+    with pytest.raises(InputError, match="judges answers and gives none"):
+        generate_beside_base(console, str(config.folder / "reward"), "number 3:", 4, sample=False, seed=0)
 
 
 def test_report_goes_where_it_is_wanted(pipeline, tmp_path):

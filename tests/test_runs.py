@@ -83,9 +83,9 @@ def test_saved_adapter_comes_back_bit_identical(tmp_path):
 def test_adapter_of_another_shape_is_refused(tmp_path):
     trainer = tiny_trainer()
     folder = Run.new(tmp_path, "run").begin(trainer.config).save_adapter(trainer.policy)
-    with pytest.raises(InputError, match="has r 4, this config asks for 8"):
+    with pytest.raises(InputError, match="has lora_r 4, this config asks for 8; set lora_r as in"):
         load_adapter(tiny_trainer(lora_r=8).base, "policy", folder)
-    with pytest.raises(InputError, match="has target_modules"):
+    with pytest.raises(InputError, match="has lora_target_modules"):
         load_adapter(tiny_trainer(lora_target_modules=["q_proj"]).base, "policy", folder)
     bigger = PPOTrainer(trainer.config, count_vowels, tiny_model(intermediate_size=48), tiny_tokenizer())
     with pytest.raises(InputError, match="does not fit this base model"):

@@ -154,7 +154,10 @@ def pipeline(config: Config, overrides: Overrides = None) -> None:
 @app.command("eval")
 def evaluate(
     run: Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")],
-    best_of: Annotated[int, typer.Option(min=1, help="answers of the start model to choose the best from")] = 4,
+    best_of: Annotated[
+        int | None,
+        typer.Option(min=1, help="answers of the start model to choose the best from; default: as last time, or 4"),
+    ] = None,
     ask: Annotated[int, typer.Option(min=0, help="blind comparisons for you to make; kept as preferences")] = 0,
 ) -> None:
     """The tuned model against its start on held-out prompts: was it worth it?"""
@@ -219,7 +222,7 @@ def reward_test(
 
 @app.command()
 def generate(
-    run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")],
+    run: Annotated[str, typer.Argument(help="folder of a PPO or SFT run", metavar="RUN")],
     prompt: Annotated[str, typer.Argument(help="the prompt, as in training (a chat template is added if it was on)")],
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer; default: as in training")] = None,
     sample: Annotated[bool, typer.Option(help="draw with the run's temperature, top-k and top-p")] = False,
@@ -234,7 +237,7 @@ def generate(
 
 @app.command()
 def config(
-    key: Annotated[str | None, typer.Argument(help="one key; without it, all")] = None,
+    key: Annotated[str | None, typer.Argument(help="a key, or a part of its name; without it, all")] = None,
 ) -> None:
     """Every key of a config file: its default, meaning, usual range and effect."""
     from burnish.config.documentation import field_lines
@@ -242,15 +245,16 @@ def config(
 
     sections = field_lines()
     known = [name for lines in sections.values() for name, _, _ in lines]
-    if key is not None and key not in known:
-        raise InputError(f"there is no key {key!r}{nearest(key, known)}")
+    wanted = [name for name in known if key in (None, name)] or [name for name in known if str(key).lower() in name]
+    if not wanted:
+        raise InputError(f"there is no key {key!r}{nearest(str(key), known)}")
     for title, lines in sections.items():
-        if key is None:
+        lines = [line for line in lines if line[0] in wanted]
+        if lines and len(wanted) > 1:
             console.print(f"\n[dim]{escape(title.replace('`', ''))}[/dim]", highlight=False)
         for name, default, meaning in lines:
-            if key in (None, name):
-                console.print(f"[bold]{name}[/bold]  [dim]{escape(default)}[/dim]", highlight=False)
-                console.print(Padding(escape(meaning), (0, 0, 0, 4)), highlight=False)
+            console.print(f"[bold]{name}[/bold]  [dim]{escape(default)}[/dim]", highlight=False)
+            console.print(Padding(escape(meaning), (0, 0, 0, 4)), highlight=False)
 
 
 @app.command()

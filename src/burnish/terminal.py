@@ -27,6 +27,7 @@ PHASES = {
     "train_value_model": "training value",
     "train_policy_model": "training policy",
 }
+LINE_EVERY = 10  # updates of supervised training, in a log file
 
 
 def plain(text: str) -> str:
@@ -78,7 +79,8 @@ def loading(config: ModelConfig) -> str:
 
 @contextmanager
 def updates(console: Console, what: str, total: int, done: int = 0) -> Iterator[Callable[[dict[str, float]], None]]:
-    """A progress bar for supervised training; gives the function that is told of every update."""
+    """A progress bar for supervised training (in a file, a line now and then); gives the function that is told of every
+    update."""
     columns = (TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(bar_width=16))
     columns += (TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())  # type: ignore[assignment]
     with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
@@ -86,7 +88,11 @@ def updates(console: Console, what: str, total: int, done: int = 0) -> Iterator[
 
         def on_update(statistics: dict[str, float]) -> None:
             shown = {n: statistics[n] for n in ("loss", "accuracy") if n in statistics}
-            progress.update(task, advance=1, numbers="  ".join(f"{n} {value:.3f}" for n, value in shown.items()))
+            numbers = "  ".join(f"{n} {value:.3f}" for n, value in shown.items())
+            progress.update(task, advance=1, numbers=numbers)
+            update = int(statistics["update"])
+            if not console.is_terminal and (update % LINE_EVERY == 0 or update == total):
+                console.print(f"{what} {update}/{total}  {numbers}", highlight=False)
 
         yield on_update
 
@@ -99,9 +105,11 @@ def data_table(rows: list[tuple[str, str, str]]) -> Table:
 
 
 class StepProgress:
-    """One line for the whole training: step, phase, reward, KL, entropy, time left."""
+    """One line for the whole training: step, phase, reward, KL, entropy, time left. Where nobody looks at a terminal, a
+    line per step."""
 
     def __init__(self, console: Console, num_steps: int, done: int = 0) -> None:
+        self._console = console
         self._progress = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(bar_width=16),
@@ -132,12 +140,12 @@ class StepProgress:
         self._seconds.append(results["seconds"])
         recent = self._seconds[-4:]
         left = round(self._steps_left * sum(recent) / len(recent))
-        self._progress.update(
-            self._task,
-            advance=1,
-            numbers=f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}  entropy {results['entropy']:.2f}  "
-            f"{minutes(left)} left",
-        )
+        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}  entropy {results['entropy']:.2f}  "
+        numbers += f"{minutes(left)} left"
+        self._progress.update(self._task, advance=1, numbers=numbers)
+        if not self._console.is_terminal:
+            task = self._progress.tasks[self._task]
+            self._console.print(f"step {task.completed:.0f}/{task.total:.0f}  {numbers}", highlight=False)
 
 
 def memory_table(rows: list[tuple[str, float, str]]) -> Table:

@@ -124,6 +124,16 @@ ELSEWHERE = {
     "init_kl_coef": "kl_coef",
     "max_length": "max_new_tokens",
 }
+# Keys by which one sees that a file was written for another command.
+OTHER_COMMAND = {
+    "demonstrations": "sft",
+    "preferences": "reward",
+    "scores": "reward",
+    "prompts": "train",
+    "model": "pipeline",
+    "ppo": "pipeline",
+    "reward_model": "pipeline",
+}
 
 
 def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem]:
@@ -144,8 +154,9 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
         if item["loc"][1:] == ("str",) and isinstance(item["input"], list):
             continue  # a list of parts was meant; what is wrong with it is told by the other errors
         if item["type"] == "extra_forbidden":
-            known = ELSEWHERE.get(key)
+            known, command = ELSEWHERE.get(key), OTHER_COMMAND.get(key)
             hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
+            hint = f"; a file with it is for `burnish {command}`" if command else hint
             problem = f"unknown key {key!r}{hint}"
         elif item["type"] == "missing":
             problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"

@@ -16,6 +16,13 @@ from burnish.errors import InputError
 from burnish.models.base_model import RoleModel, ScalarModel
 from burnish.models.shared_base import SharedBase
 
+# An adapter's shape, as peft and as our config call it.
+SHAPE = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "layers_to_transform": "lora_layers",
+    "target_modules": "lora_target_modules",
+}
 SCOPE_FILE = "burnish.json"  # what peft's own config cannot say: where the adapter acts
 
 
@@ -57,10 +64,13 @@ def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
             raise InputError(f"{folder} holds no adapter saved by burnish (no {file}); has its run finished?")
     assert base.peft_model is not None
     saved, ours = _read_json(folder / "adapter_config.json"), base.peft_model.peft_config[name]
-    for key in ("r", "lora_alpha", "layers_to_transform", "target_modules"):
+    for key, setting in SHAPE.items():
         theirs, wanted = _plain(saved.get(key)), _plain(getattr(ours, key))
         if theirs != wanted:
-            raise InputError(f"the adapter in {folder} has {key} {theirs}, this config asks for {wanted}")
+            raise InputError(
+                f"the adapter in {folder} has {setting} {theirs}, this config asks for {wanted}; set {setting} as in "
+                "the run that made it"
+            )
     scope = _read_json(folder / SCOPE_FILE)
     if scope.get("adapter_scope") != base.scope:
         raise InputError(

@@ -23,14 +23,18 @@ from burnish.runs import PIPELINE, Run
 from burnish.safe_text import without_secrets
 from burnish.verdict import Verdict, WinRate, judge
 
+USUAL_BEST_OF = 4
 Choose = Callable[[str, str, str], str]
 """Prompt and two answers in; `1`, `2`, `t` (tie) or `q` (enough) out."""
 
 
 def evaluate_run(
-    console: Console, folder: str, best_of: int = 4, ask: int = 0, choose: Choose | None = None
+    console: Console, folder: str, best_of: int | None = None, ask: int = 0, choose: Choose | None = None
 ) -> Verdict:
-    """Loads a finished PPO run, measures, asks a person if wanted, and writes verdict.json."""
+    """Loads a finished PPO run, measures, asks a person if wanted, and writes verdict.json.
+
+    Without `best_of`, the start model gets as many answers as in the last verdict, or 4.
+    """
     run = Run.open(folder)
     config = run.config
     if run.pipeline_folder is not None:  # which may have been moved, with the models of the earlier stages
@@ -50,7 +54,7 @@ def evaluate_run(
         with terminal.busy(console, terminal.loading(config)):
             trainer = PPOTrainer(config)
             load_adapter(trainer.base, "policy", run.policy_folder)
-        verdict = verdict_of(console, trainer, run, prompts, best_of, ask, choose)
+        verdict = verdict_of(console, trainer, run, prompts, best_of or _best_of_before(run), ask, choose)
     console.print(verdict.sentence, highlight=False)
     return verdict
 
@@ -60,7 +64,7 @@ def verdict_of(
     trainer: PPOTrainer,
     run: Run,
     prompts: Sequence[str],
-    best_of: int = 4,
+    best_of: int = USUAL_BEST_OF,
     ask: int = 0,
     choose: Choose | None = None,
 ) -> Verdict:
@@ -108,6 +112,12 @@ def second_reward(trainer: PPOTrainer) -> RewardComputer | None:
     config: PPOConfig = trainer.config
     parts = config.eval_reward_parts if isinstance(config, TrainConfig) else []
     return trainer.reward_of(parts) if parts else None
+
+
+def _best_of_before(run: Run) -> int:
+    """How many answers the last verdict chose the best from."""
+    before = run.read("verdict.json")["best_of_n"] if (run.folder / "verdict.json").is_file() else None
+    return int(before["n"]) if before else USUAL_BEST_OF
 
 
 def _best_of(trainer: PPOTrainer, first: Evaluation, n: int) -> Evaluation:

@@ -8,6 +8,8 @@ from rich.table import Table
 
 from burnish import terminal
 from burnish.base_setup import BaseSetup
+from burnish.config import PPOConfig
+from burnish.errors import InputError
 from burnish.models import PolicyModel, Sampler
 from burnish.models.adapter_files import load_adapter
 from burnish.runs import Run
@@ -16,21 +18,24 @@ from burnish.runs import Run
 def generate_beside_base(
     console: Console, run_folder: str, prompt: str, max_new_tokens: int | None, sample: bool, seed: int
 ) -> None:
-    """Loads the run's adapter and answers one prompt twice."""
+    """Loads the adapter of a PPO or SFT run and answers one prompt twice."""
     run = Run.open(run_folder)
-    config = run.config
+    if run.stage == "reward":
+        raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
+    role, config = ("sft", run.sft_config) if run.stage == "sft" else ("policy", run.config)
     if max_new_tokens is not None:
         config = config.model_copy(update={"max_new_tokens": max_new_tokens})
     with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config)
         encoded = setup.encoder.encode([prompt])
-        setup.add_adapter("policy")
-        load_adapter(setup.base, "policy", run.policy_folder)
-    sampler = Sampler(config.temperature, config.top_k, config.top_p, greedy=not sample)
+        setup.add_adapter(role)
+        load_adapter(setup.base, role, run.folder / "adapters" / role)
+    drawn_with = config if isinstance(config, PPOConfig) else PPOConfig()  # SFT draws nothing, so it sets nothing
+    sampler = Sampler(drawn_with.temperature, drawn_with.top_k, drawn_with.top_p, greedy=not sample)
     answers = []
-    for adapter in (None, "policy"):
+    for adapter in (None, role):
         with terminal.busy(console, "generating"):
-            model = PolicyModel(setup.base, adapter, config.temperature)
+            model = PolicyModel(setup.base, adapter, drawn_with.temperature)
             generator = torch.Generator(setup.base.device).manual_seed(seed)
             rollout = model.generate(encoded, config.max_new_tokens, sampler, generator)
         tokens = rollout.action[0][rollout.mask[0]].tolist()
