@@ -22,6 +22,7 @@ from burnish.base_setup import EMBEDDED_NAME
 from burnish.memory import keep_freed_memory
 from burnish.models import shared_base
 from burnish.models.fast_linear import times_weight
+from burnish.models.key_values import PromptCache
 from burnish.models.sampling import selected_logprobs
 from workload import machine, prompts_of_length, write_results
 
@@ -58,6 +59,20 @@ def logprobs(states: int) -> tuple[float, float]:
         selected_logprobs(hidden, head, action, None).sum().backward()
 
     return fastest(theirs, 2), fastest(ours, 2)
+
+
+def reading(shape: str) -> tuple[float, float]:
+    """Sixteen prompts read by the base: one by one, as those that are kept must be, and together."""
+    trainer = PPOTrainer(PPOConfig(model_name=EMBEDDED_NAME, reward="sentiment"))
+    base, prompts = trainer.base, [tuple(ids) for ids in trainer.generator.encoder.encode(prompts_of_length(shape, 16))]
+    by_length = sorted(prompts, key=len)
+
+    def read(cache_bytes: int) -> float:
+        base.prompt_cache = PromptCache(cache_bytes)
+        return fastest(lambda: base._prefill(by_length), 2)
+
+    with torch.no_grad():
+        return read(2**30), read(0)
 
 
 def training_seconds(variant: str) -> float:
@@ -97,6 +112,8 @@ def main() -> None:
     for number in (16, 32, 64):
         rows[f"product of {number} rows: x Wᵀ, or W xᵀ"] = products_both_ways(number)
     rows["log-probabilities of 512 states: F.linear_cross_entropy, or ours"] = logprobs(512)
+    rows["16 prompts of 16-64 tokens: read one by one, or together"] = reading("short")
+    rows["16 prompts of 200-400 tokens: read one by one, or together"] = reading("tldr")
     fast = in_own_process("as it is")
     rows["training pass: freed memory given back, or kept"] = (in_own_process("no kept memory"), fast)
     rows["training pass: peft's forward, or ours"] = (in_own_process("peft's forward"), fast)

@@ -94,15 +94,19 @@ def test_the_sft_adapter_is_the_reference_and_the_start(tmp_path, scope):
 
 
 def planted_pairs(number, seed=0):
-    """People like answers with a `z`; length says nothing, because both answers have the same."""
+    """People like answers with a `z`. Length says nothing: the chosen one is longer as often as it is shorter."""
     draw = random.Random(seed)
+
+    def answer(length):
+        return [draw.choice("abcdef") for _ in range(length)]
+
     pairs = []
-    for _ in range(number):
-        length = draw.randrange(3, 9)
-        plain = "".join(draw.choice("abcdef") for _ in range(length))
-        place = draw.randrange(length)
-        other = "".join(draw.choice("abcdef") for _ in range(length))
-        pairs.append(Preference(f"{draw.choice(PROMPTS)}", plain[:place] + "z" + plain[place + 1 :], other))
+    for n in range(number):
+        short = draw.randrange(2, 5)
+        long = short + draw.randrange(1, 4)
+        chosen, rejected = (answer(long), answer(short)) if n % 2 else (answer(short), answer(long))
+        chosen[draw.randrange(len(chosen))] = "z"
+        pairs.append(Preference(f"{draw.choice(PROMPTS)}", " ".join(chosen), " ".join(rejected)))
     return pairs
 
 
@@ -114,9 +118,10 @@ def test_a_reward_model_learns_a_planted_preference_and_ignores_length():
     rejected = trainer.scores([p.prompt for p in held_out], [p.rejected for p in held_out])
     report = reward_report(train, held_out, chosen, rejected)
     assert report.accuracy >= 0.9
-    assert report.accuracy_interval[0] > 0.5
+    for side in (0, 1):  # whether the right one is the shorter or the longer
+        assert sum(c > r for c, r in list(zip(chosen, rejected, strict=True))[side::2]) >= 0.8 * len(held_out) / 2
     assert report.longer_wins == pytest.approx(0.5)
-    assert abs(report.length_correlation) < 0.5
+    assert abs(report.length_correlation) < 0.4
     assert "held-out pairs" in report.verdict
 
 
@@ -206,6 +211,10 @@ def test_ppo_against_a_learned_reward_with_the_value_model_started_from_it(tmp_p
     saved = trainer.base.adapter_parameters("reward")
     assert all(torch.equal(a, b) for a, b in zip(values, saved, strict=True))
     assert torch.equal(ppo.value_model.head.weight, trainer.model.head.weight)
+    halved = tiny_config(reward=[{"kind": "model", "path": str(run.folder), "weight": -0.5}], value_from_reward=True)
+    expected = PPOTrainer(halved, None, tiny_model(), tiny_tokenizer()).value_model.head
+    torch.testing.assert_close(expected.weight, -0.5 * trainer.model.head.weight)
+    torch.testing.assert_close(expected.bias, -0.5 * trainer.model.head.bias)
     results = ppo.ppo_step(PROMPTS)
     assert list(results["reward_parts"]) == ["model"]
     texts = results["generated_texts"]
@@ -237,12 +246,14 @@ def test_reward_report_by_hand():
 
 def test_score_report_by_hand():
     held_out = [
-        Scored("p", text, score) for text, score in (("a", 1.0), ("a b", 2.0), ("a b c d", 3.0), ("a b c", 4.0))
+        Scored(f"p{score}", text, score) for text, score in (("a", 1.0), ("a b", 2.0), ("a b c d", 3.0), ("a b c", 4.0))
     ]
     report = score_report(held_out, [10.0, 20.0, 30.0, 40.0])
     assert report.score_correlation == pytest.approx(1.0)
     assert report.length_baseline == pytest.approx(0.8)  # ranks 1 2 4 3 against 1 2 3 4
     assert "good enough to train against" in report.verdict
+    of_one_prompt = [Scored("p", s.response, s.score) for s in held_out]  # which is one case, not four
+    assert "may be chance" in score_report(of_one_prompt, [10.0, 20.0, 30.0, 40.0]).verdict
     assert "may be chance" in score_report(held_out, [1.0, 3.0, 2.0, 2.5]).verdict
     low, high = correlation_interval(0.5, 28)  # atanh(0.5) = 0.549, half 1.96 / 5
     assert (low, high) == (pytest.approx(0.156, abs=1e-3), pytest.approx(0.736, abs=1e-3))

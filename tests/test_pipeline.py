@@ -2,22 +2,28 @@
 
 import io
 import json
+import os
 import random
+import signal
+import warnings
 
 import pytest
+import torch
 from rich.console import Console
 
-from burnish import InputError
+from burnish import InputError, PolicyModel, PPOTrainer
 from burnish.config.pipeline_config import load_pipeline_config
-from burnish.data import Prompt, load_preferences, prompts_of
-from burnish.errors import LockedError
-from burnish.evaluation import Evaluation
+from burnish.data import Prompt, load_preferences, load_prompts_of, prompts_of
+from burnish.errors import LockedError, StoppedError
+from burnish.evaluation import EVAL_SEED, Evaluation, evaluate
+from burnish.models.adapter_files import load_adapter
 from burnish.runs import Run
-from burnish.stages import reward
-from burnish.stages.evaluate import _ask_person, _choose_in_terminal, evaluate_run
+from burnish.stages import reward, sft
+from burnish.stages.evaluate import _ask_person, _best_of, _choose_in_terminal, evaluate_run, start_model
 from burnish.stages.generate import generate_beside_base
+from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.overview import list_runs, show_difference
-from burnish.stages.pipeline import run_pipeline
+from burnish.stages.pipeline import _load, run_pipeline
 from burnish.stages.report import write_report
 from burnish.stages.reward_test import show_reward
 from burnish.stages.sft import load_data
@@ -218,6 +224,9 @@ def test_eval_asks_a_person_blind_and_keeps_the_choices(pipeline):
     assert len(kept) == len(shown) == verdict.human_wins.num_prompts
     assert all(len(row["chosen"]) >= len(row["rejected"]) for row in kept)
     assert verdict.best_of_n is None
+    answers = {a["prompt"]: a for a in run.read("verdict.json")["answers"]}
+    by_tuned = [row["chosen"] == answers[row["prompt"]]["tuned"] for row in kept]
+    assert verdict.human_wins.rate == pytest.approx(sum(by_tuned) / len(by_tuned))
     # What was chosen counts in later verdicts, and is not asked again.
     again = evaluate_run(console, str(run.folder), best_of=1, ask=6, choose=prefers_the_longer)
     assert len(run.read_lines("preferences.jsonl")) == len(shown) == len(kept)
@@ -232,6 +241,91 @@ def test_eval_takes_as_many_answers_as_last_time(pipeline):
     for asked_for, taken in ((3, 3), (None, 3), (1, None), (None, 4)):
         best = evaluate_run(Console(quiet=True), str(run.folder), asked_for).best_of_n
         assert (best and best["n"]) == taken
+
+
+def test_the_verdict_compares_what_it_says(pipeline):
+    """The start is the SFT model, best of n is the best, and surprise is the bare base's."""
+    config, run, _ = pipeline
+    trainer = PPOTrainer(config.ppo)
+    load_adapter(trainer.base, "policy", run.policy_folder)
+    prompts = load_prompts_of(config.ppo)[0].held_out
+    start = evaluate(trainer, prompts, start_model(trainer))
+    assert max(map(abs, start.kl)) < 1e-4  # to the SFT adapter, which the reference is
+    base = evaluate(trainer, prompts, PolicyModel(trainer.base, None, config.ppo.temperature))
+    assert base.texts != start.texts
+    best = _best_of(trainer, start, 4)
+    assert all(b >= s for b, s in zip(best.reward, start.reward, strict=True))
+    assert sum(best.reward) > sum(start.reward)
+    tuned = evaluate(trainer, prompts)
+    pairs, texts = trainer.generator.generate_sequences(prompts, torch.Generator().manual_seed(EVAL_SEED))
+    assert texts == tuned.texts
+    for number, prompt in enumerate(prompts):
+        question = tiny_tokenizer()(prompt)["input_ids"]
+        answer = pairs["action"][number][pairs.mask[number]].tolist()
+        with torch.no_grad():
+            logits = tiny_model()(input_ids=torch.tensor([[*question, *answer]])).logits[0].log_softmax(-1)
+        said = [logits[len(question) - 1 + n, token].item() for n, token in enumerate(answer)]
+        assert tuned.surprise[number] == pytest.approx(-sum(said) / len(said), abs=1e-3)
+
+
+def test_no_stage_learns_what_a_later_one_is_measured_on(workplace):
+    settings = [f"run_dir={workplace / 'runs'}", "run_name=apart", "ppo.seed=3", "reward_model.seed=5"]
+    config = load_pipeline_config(workplace / "pipeline.yaml", settings)
+    console = recording()
+    data = _load(config, console)
+    held_out = {name: set(prompts_of(split.held_out)) for name, split in data.splits.items()}
+    trained = {name: set(prompts_of(split.train)) for name, split in data.splits.items()}
+    assert held_out["ppo"] - held_out["reward"]  # else this says nothing
+    assert not trained["reward"] & held_out["ppo"]
+    assert not trained["sft"] & (held_out["ppo"] | held_out["reward"])
+    left_out = 24 - len(held_out["reward"] | held_out["ppo"])
+    assert len(trained["reward"]) == left_out
+    assert f"reward: {18 - left_out} training rows left out" in console.export_text()
+
+
+def test_prompts_that_an_earlier_command_learned_are_told(pipeline, workplace):
+    config, _, _ = pipeline
+    stages = {"sft": str(config.folder / "sft"), "reward": str(config.folder / "reward")}
+    seen = prompts_of(_load(config, Console(quiet=True)).splits["sft"].train)[0]
+    with pytest.warns(
+        UserWarning, match=r"1 of the 2 held-out prompts were trained on in .*sft, so the verdict flatters"
+    ):
+        warn_of_leaks(config.ppo.model_copy(update=stages), [seen, "something else:"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_leaks(config.ppo, load_prompts_of(config.ppo)[0].held_out)
+
+
+def test_what_no_stage_could_read_is_found_before_the_first(workplace):
+    long = "x" * 300 + ":"
+    (workplace / "with_long.txt").write_text((workplace / "prompts.txt").read_text() + f"\n{long}")
+    settings = [f"run_dir={workplace / 'runs'}", "run_name=long", f"ppo.prompts={workplace / 'with_long.txt'}"]
+    with pytest.raises(InputError, match=r"with_long.txt:25 has 301 tokens"):
+        run_pipeline(load_pipeline_config(workplace / "pipeline.yaml", settings), Console(quiet=True))
+    data = _load(load_pipeline_config(workplace / "pipeline.yaml", [*settings, "ppo.skip_bad=true"]), recording())
+    assert data.num_bad == {"sft": 0, "reward": 0, "ppo": 1}
+    assert long not in [*data.splits["ppo"].train, *data.splits["ppo"].held_out]
+
+    lines = (workplace / "prompts.txt").read_text().splitlines()
+    (workplace / "other_ends.txt").write_text("\n".join([*lines[:-1], "another ending"]))
+    settings[-1] = f"ppo.prompts={workplace / 'other_ends.txt'}"
+    with pytest.raises(InputError, match=r"all prompts of sft end in ':', .* but 1 of ppo end differently"):
+        run_pipeline(load_pipeline_config(workplace / "pipeline.yaml", settings), Console(quiet=True))
+
+
+def test_a_stop_between_two_stages_waits_for_none(workplace, monkeypatch):
+    run_sft = sft.run_sft
+
+    def then_stopped(*arguments):
+        run_sft(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(sft, "run_sft", then_stopped)
+    config = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}", "run_name=halted"])
+    with pytest.raises(StoppedError, match=r"between two stages\. Go on with: burnish resume .*halted") as stopped:
+        run_pipeline(config, Console(quiet=True))
+    assert stopped.value.exit_code == 143
+    assert not (config.folder / "reward").exists()
 
 
 def test_a_choice_about_a_chat_stays_a_chat(tmp_path):

@@ -5,6 +5,7 @@ import torch
 
 from burnish import InputError, KLController, PPOTrainer, RewardAdjuster
 from burnish.metrics import METRICS
+from burnish.ppo_trainer import memory_report
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
 
@@ -137,6 +138,17 @@ def test_memory_report_on_prompts_tells_the_work_and_the_peak():
     assert passes[0] < passes[1] < passes[2] == report["training"]  # the batch is 8
     assert passes[2] - passes[1] == pytest.approx(2 * (passes[1] - passes[0]))  # linear in its sequences
     assert "prompts" not in dict(r[:2] for r in tiny_trainer(adapter_scope="sequence").memory_report(PROMPTS))
+
+
+def test_prompts_that_were_read_already_are_not_forecast_again(monkeypatch):
+    trainer = tiny_trainer()
+    trainer.generator.agree_on_invocation(PROMPTS)
+    monkeypatch.setattr(memory_report, "held_bytes", lambda: 0)
+    to_come = dict(r[:2] for r in trainer.memory_report(PROMPTS))["at its peak"]
+    trainer.ppo_step(PROMPTS)
+    assert trainer.base.prompt_cache.nbytes
+    still_to_come = dict(r[:2] for r in trainer.memory_report(PROMPTS))["at its peak"]
+    assert to_come - still_to_come == pytest.approx(memory_report.HOLES * trainer.base.prompt_cache.nbytes / 2**20)
 
 
 # ------------------------------------------------------------------------------------------------------------ bad input

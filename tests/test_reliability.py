@@ -22,9 +22,10 @@ import burnish
 from burnish import DivergedError, InputError, PPOTrainer
 from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_config, load_train_config
+from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import Demonstration, Prompt, places_of
 from burnish.errors import NoCheckpointError, ResourceError
-from burnish.guards import ConstantRewardGuard
+from burnish.guards import StopSignals
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
 from burnish.stages.saving import hold
@@ -99,10 +100,7 @@ def test_r1_a_stopped_or_killed_pipeline_goes_on_in_every_stage(zygote, folder):
     assert outcome.code == 0, outcome.text
 
     first = ("pipeline", "pipeline.yaml", "run_name=hurt")
-    pid = zygote.start(folder, *first)
-    waiting_for(hurt / "sft" / "metrics.jsonl")
-    os.kill(pid, signal.SIGINT)
-    outcome = zygote.wait(pid)
+    outcome = zygote.run(folder, *first, kill_at=2, signal=signal.SIGINT)
     assert outcome.code == 130, outcome.text
     assert "burnish resume runs/hurt" in outcome.text
     assert not (hurt / "reward").exists()  # a request to stop is one for all stages
@@ -307,7 +305,7 @@ def test_r5_other_data_and_another_model_are_refused(zygote, folder):
 def test_r5_nothing_that_makes_the_run_may_change(changed):
     then = dict.fromkeys(("data", "base model", "frozen adapters", "versions", "threads", "device"), "same")
     assert compare_identity(then, dict(then)) == []
-    assert compare_identity(then, then | {"threads": 3}) == ["threads: same then, 3 now"]
+    assert "threads: same then, 3 now" in compare_identity(then, then | {"threads": 3})[0]
     with pytest.raises(InputError, match=f"{changed} changed since"):
         compare_identity(then, then | {changed: "other"})
 
@@ -323,6 +321,32 @@ def test_r5_another_learning_rate_is_allowed_and_told(zygote, folder):
     outcome = zygote.run(folder, "resume", run, "learning_rate=0.002")
     assert outcome.code == 0, outcome.text
     assert "learning_rate: 0.001 -> 0.002" in outcome.text
+
+
+def test_r5_another_price_of_kl_is_charged_from_there_on(zygote, folder):
+    run = interrupted(zygote, folder, "dearer")
+    done = int(max((run / "checkpoints").glob("step-*")).name.removeprefix("step-"))
+    drifted = [row["kl_coef"] for row in log_of(run)[0]]
+    assert drifted[done - 1] != drifted[0]  # it has a target, and is on its way there
+    outcome = zygote.run(folder, "resume", run, "kl_coef=0.5")
+    assert outcome.code == 0, outcome.text
+    assert log_of(run)[0][done]["kl_coef"] == 0.5
+
+
+def test_r5_a_mended_reward_is_allowed_and_told(zygote, folder):
+    run = interrupted(zygote, folder, "mended")
+    judge = folder / "judge.py"
+    before = judge.read_text()
+    judge.write_text(before.replace("/ 10", "* 10"))
+    try:
+        outcome = zygote.run(folder, "resume", run)
+    finally:
+        judge.write_text(before)
+    assert outcome.code == 0, outcome.text
+    assert "Changed: what the reward's files hold." in outcome.text
+    start, result = (json.loads((run / name).read_text()) for name in ("start.json", "result.json"))
+    assert max(start["evaluation"]["reward"]) > 1  # measured anew: both sides of the verdict by the same reward
+    assert result["before"]["reward"]["mean"] == pytest.approx(np.mean(start["evaluation"]["reward"]))
 
 
 def test_r6_logs_survive_kills(zygote, folder, whole):
@@ -410,6 +434,24 @@ def test_r7_space_is_checked_before_the_first_step(zygote, folder, small_disk):
     assert not (small_disk / "tight" / "metrics.jsonl").exists()
 
 
+def test_r7_the_space_asked_for_is_that_of_all_checkpoints(tmp_path, monkeypatch):
+    store, size = Checkpoints(tmp_path / "checkpoints", keep=3), 200 * 2**20
+    for free, enough in ((1051 * 2**20, True), (1049 * 2**20, False)):  # three, the best, one in the making, 50 MB
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: shutil._ntuple_diskusage(free, 0, free))
+        if enough:
+            assert store.check_space(size) == "Checkpoints take 200 MB each, 1000 MB at most; 1051 MB are free."
+            continue
+        with pytest.raises(ResourceError, match=r"checkpoints need 1050 MB in .*, and 1049 MB are free"):
+            store.check_space(size)
+
+
+def test_r7_the_size_that_is_foretold_is_that_of_the_files(whole):
+    (newest,) = [sorted(whole.glob("checkpoints/step-*"))[-1]]
+    real = sum(f.stat().st_size for f in newest.iterdir())
+    state = Checkpoints(whole / "checkpoints").load(int(newest.name.removeprefix("step-")))
+    assert state.nbytes == pytest.approx(real, rel=0.25)  # the tiny model's random numbers weigh more than a real one's
+
+
 def test_r7_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     events = []
     fsync, rename = os.fsync, Path.rename
@@ -474,7 +516,9 @@ def test_r8_without_any_usable_checkpoint(zygote, folder, whole):
     for manifest in run.rglob("MANIFEST.json"):
         manifest.write_text("{}")
     assert zygote.run(folder, "verify", run).code == 4
-    assert "no" in zygote.run(folder, "checkpoints", run).out
+    shown = zygote.run(folder, "checkpoints", run).out
+    steps = [str(int(p.name.removeprefix("step-"))) for p in sorted(run.glob("checkpoints/step-*"))]
+    assert re.findall(r"^ *(\d+) .*MB +no +MANIFEST", shown, re.MULTILINE) == steps
     log = (run / "metrics.jsonl").read_text()
     for _ in range(2):  # nor does a second try start over and forget what there was
         outcome = zygote.run(folder, "resume", run)
@@ -482,6 +526,26 @@ def test_r8_without_any_usable_checkpoint(zygote, folder, whole):
         assert "no checkpoint" in outcome.text
         assert "Traceback" not in outcome.text
     assert (run / "metrics.jsonl").read_text() == log
+
+
+def test_r8_verify_tells_whole_from_damaged(zygote, folder, whole):
+    outcome = zygote.run(folder, "verify", whole)
+    assert outcome.code == 0, outcome.text
+    assert "logs are whole: 6 steps, each once" in outcome.text
+    lines = (whole / "metrics.jsonl").read_text().splitlines(keepends=True)
+    samples = (whole / "samples.jsonl").read_text()
+    for file, content, message in (
+        ("metrics.jsonl", "".join(lines[:-1]), "does not hold every step"),
+        ("metrics.jsonl", "", "does not hold every step"),
+        ("metrics.jsonl", "".join([*lines, lines[-1]]), "does not hold every step"),
+        ("samples.jsonl", samples[:-9], "the last line of"),
+        ("samples.jsonl", "{\n" + samples, "is damaged"),
+    ):
+        run = copy_of(whole, f"looked-at-{len(content)}")
+        (run / file).write_text(content)
+        outcome = zygote.run(folder, "verify", run)
+        assert outcome.code == 4, (file, len(content), outcome.text)
+        assert message in outcome.text
 
 
 def test_r8_one_damaged_checkpoint_is_quarantined_and_the_run_ends_the_same(zygote, folder, whole):
@@ -535,6 +599,18 @@ def test_r9_twice_is_out_at_once(zygote, folder):
     started = time.monotonic()
     assert zygote.wait(pid).code in (-2, 130)
     assert time.monotonic() - started < 2
+
+
+def test_r9_what_is_asked_of_a_pipeline_is_asked_of_its_stage():
+    with StopSignals() as pipeline:
+        os.kill(os.getpid(), signal.SIGTERM)  # while a model is loaded, say
+        with StopSignals() as stage:
+            assert stage.exit_code == 143
+    assert pipeline.exit_code == 143
+    with StopSignals() as pipeline:
+        with StopSignals() as stage:
+            os.kill(os.getpid(), signal.SIGINT)
+        assert pipeline.exit_code == stage.exit_code == 130
 
 
 def test_r10_one_process_per_run_folder(zygote, folder):
@@ -599,6 +675,40 @@ def test_r11_held_out_answers_that_cannot_be_scored_are_left_out(zygote, folder)
     assert outcome.code == 0, outcome.text
     answers = json.loads((folder / "runs" / "picky" / "verdict.json").read_text())["answers"]
     assert [a["prompt"] for a in answers] == ["number 2:", "number 3:", "number 4:"]
+
+
+def test_r11_a_held_out_answer_without_a_score_does_not_end_the_run(zygote, folder):
+    """Not even if it is alone in the last batch of the measurement."""
+    (folder / "fifth.py").write_text(
+        "def f(p, r):\n    return [float('nan') if x == 'number 5:' else float(len(y)) for x, y in zip(p, r)]\n"
+    )
+    (folder / "five.jsonl").write_text("\n".join(json.dumps({"prompt": f"number {i}:"}) for i in range(1, 6)))
+    settings = ("prompts=others.jsonl", "eval_prompts=five.jsonl", "num_eval_prompts=0", "reward=fifth.py:f")
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=fifth", "steps=2", *settings)
+    assert outcome.code == 0, outcome.text
+    assert "1 held-out answers have no reward" in outcome.text
+    answers = json.loads((folder / "runs" / "fifth" / "verdict.json").read_text())["answers"]
+    assert [a["prompt"] for a in answers] == [f"number {i}:" for i in range(1, 5)]
+    (folder / "fifth.py").write_text(
+        "def f(p, r):\n    return [float('nan') if x[7:] in '1:2:3:' else float(len(y)) for x, y in zip(p, r)]\n"
+    )
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=most", *settings)
+    assert outcome.code == 2
+    assert "more than half of the responses could not be scored" in outcome.text
+
+
+def test_r11_rewards_of_tokens_as_many_as_there_are():
+    """A response with too many or too few, or with one number where others have lists, is left out alone."""
+    odd = {1: lambda tokens: [0.0] * (len(tokens) + 1), 4: lambda tokens: 0.5}
+
+    def judge(prompts, responses, tokens):
+        rows = [PROMPTS.index(p) for p in prompts]
+        return [odd.get(row, lambda t: [0.1] * len(t))(t) for row, t in zip(rows, tokens, strict=True)]
+
+    with pytest.warns(UserWarning, match=r"response \d is left out.*per-token rewards need one each"):
+        results = tiny_trainer(judge).ppo_step(PROMPTS)
+    assert results["left_out"] == 2
+    assert results["prompts"] == [p for n, p in enumerate(PROMPTS) if n not in odd]
 
 
 def test_r11_a_hanging_function_is_cut_at_the_time_limit(tmp_path):
@@ -711,6 +821,33 @@ def test_r12_models_that_an_update_ruined_are_not_saved(zygote, folder):
     assert (run / "diverged-step-1.jsonl").exists()
 
 
+def test_r12_nor_is_a_supervised_model_that_an_update_ruined(zygote, folder):
+    rows = [{"prompt": f"number {i}:", "completion": "abc"} for i in range(14)]
+    (folder / "ruinous.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "sft.yaml").write_text(
+        "model_name: model\ndemonstrations: ruinous.jsonl\nnum_eval_prompts: 2\nlora_r: 4\nbatch_size: 4\nepochs: 1\n"
+    )
+    for name, saves in (("often", "save_every=1"), ("at-the-end", "save_every=0")):
+        outcome = zygote.run(folder, "sft", "sft.yaml", f"run_name={name}", "learning_rate=1e30", saves)
+        assert outcome.code == 5, outcome.text
+        run = folder / "runs" / name
+        assert not list((run / "checkpoints").glob("step-*"))
+        assert not (run / "adapters").exists()
+        assert "There is no checkpoint yet" in outcome.text
+
+
+def test_a_look_at_the_model_does_not_move_its_dropout():
+    """A checkpoint more or less must not change a run."""
+
+    def train(look):
+        config = SFTConfig(model_name="tiny", demonstrations="-", lora_r=4, batch_size=4, epochs=1, lora_dropout=0.5)
+        trainer = SFTTrainer(config, tiny_model(), tiny_tokenizer())
+        rows = [Demonstration(p, "yes") for p in PROMPTS]
+        return trainer.train(rows, lambda _: trainer.trainer.sound_state() if look else None)[-1]["loss"]
+
+    assert train(look=True) == train(look=False)
+
+
 def test_r12_a_supervised_stage_names_the_row():
     config = SFTConfig(model_name="tiny", demonstrations="-", lora_r=4, batch_size=8, epochs=1)
     trainer = SFTTrainer(config, tiny_model(), tiny_tokenizer())
@@ -728,14 +865,18 @@ def test_r12_a_supervised_stage_names_the_row():
 
 
 def test_r12_the_batch_is_kept_and_the_last_good_checkpoint_named(zygote, folder):
-    outcome = zygote.run(
-        folder, "train", "config.yaml", "run_name=wild", "learning_rate=1e30", "max_kl=null", "save_every=1"
-    )
+    settings = ("run_name=wild", "max_kl=null", "save_every=1")
+    assert zygote.run(folder, "train", "config.yaml", *settings, kill_at=11).code == -9  # in step 4
+    outcome = zygote.run(folder, "train", "config.yaml", *settings, "learning_rate=1e30")
     assert outcome.code == 5, outcome.text
     assert "Traceback" not in outcome.text
     run = folder / "runs" / "wild"
     steps = [int(p.name.removeprefix("step-")) for p in sorted(run.glob("checkpoints/step-*"))]
-    assert (f"last good checkpoint is of step {steps[-1]}" if steps else "There is no checkpoint yet") in outcome.text
+    assert steps[-1] >= 2
+    earlier = ", ".join(map(str, steps[:-1]))
+    assert f"last good checkpoint is of step {steps[-1]} (or {earlier}, from before the trouble)" in outcome.text
+    assert f"burnish resume {run.relative_to(folder)} --from STEP learning_rate=..." in outcome.text
+    assert not (run / "adapters").exists()  # they may be ruined
     (dump,) = run.glob("diverged-step-*.jsonl")
     assert f"The responses of step {dump.stem.rpartition('-')[2]} are in" in outcome.text
     rows = [json.loads(line) for line in dump.read_text().splitlines()]
@@ -754,11 +895,11 @@ def test_r13_a_runaway_policy_is_stopped(zygote, folder):
 
 
 def test_r13_a_constant_reward_is_told():
-    guard = ConstantRewardGuard()
-    guard.check([1.0, 1.0])
-    guard.check([1.0, 1.0])
-    with pytest.warns(UserWarning, match="nothing to learn from"):
-        guard.check([1.0, 1.0])
+    trainer = tiny_trainer(lambda prompts, responses: [1.0] * len(responses))
+    for _ in range(2):
+        trainer.ppo_step(PROMPTS)
+    with pytest.warns(UserWarning, match="every response got the reward 1, 3 steps in a row: PPO has nothing to learn"):
+        trainer.ppo_step(PROMPTS)
 
 
 def test_memory_that_runs_out_in_a_supervised_stage_costs_time_not_the_result():
@@ -1003,12 +1144,33 @@ def test_planted_secrets_are_in_no_file_that_a_run_writes(tmp_path):
     make_workplace(tmp_path)
     secret = "hf_planted0123456789secret"
     environment = os.environ | {"HF_TOKEN": secret, "WANDB_API_KEY": secret, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "burnish.cli", "train", "config.yaml", "steps=2", "run_name=secret"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert secret not in done.stdout + done.stderr
+    (tmp_path / "prompts.jsonl").write_text("\n".join(json.dumps({"prompt": f"{secret} {i}:"}) for i in range(14)))
+    (tmp_path / "leaky.py").write_text(
+        "import os\ndef f(p, r):\n    if ' 3:' in p[0] and len(p) == 1: raise ValueError(os.environ['HF_TOKEN'])\n"
+        "    assert len(p) == 1 or 'first' in r[0]\n    return [float(len(x)) for x in r]\n"
+    )
+    for arguments in (["train", "config.yaml", "reward=leaky.py:f", "run_name=secret"], ["report", "runs/secret"]):
+        command = [sys.executable, "-m", "burnish.cli", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert secret not in done.stdout + done.stderr
+    assert (tmp_path / "runs" / "secret" / "report.html").is_file()
+    assert "[WANDB_API_KEY] " in (tmp_path / "runs" / "secret" / "samples.jsonl").read_text()
     for file in (tmp_path / "runs").rglob("*"):
         assert not file.is_file() or secret.encode() not in file.read_bytes(), file
+
+
+def test_a_secret_in_pieces_is_not_written_either(tmp_path, monkeypatch):
+    trainer = tiny_trainer()
+    results = trainer.ppo_step(PROMPTS)
+    said = results["generated_texts"][0]
+    monkeypatch.setattr("burnish.safe_text.SHORTEST_SECRET", len(said))
+    monkeypatch.setenv("JUDGE_TOKEN", said)
+    run = Run.new(tmp_path, "run").begin(trainer.config)
+    run.log_samples(results, PROMPTS, trainer.base.tokenizer, 2)
+    first, second = run.read_lines("samples.jsonl")
+    assert (first["response"], set(first["tokens"]), set(first["action"])) == ("[JUDGE_TOKEN]", {"[hidden]"}, {0})
+    assert "[hidden]" not in second["tokens"]
 
 
 def test_secrets_are_taken_out_of_whatever_is_written_or_shown(tmp_path, monkeypatch):
@@ -1042,6 +1204,9 @@ def test_a_run_folder_is_no_way_out_of_its_root(tmp_path):
         Run.new(tmp_path / "runs", "link")
     with pytest.raises(InputError, match="leads out of"):
         Run.new_or_unfinished(tmp_path / "runs", "link")
+    (tmp_path / "pipeline.yaml").write_text(PIPELINE)
+    with pytest.raises(InputError, match="leads out of"):
+        load_pipeline_config(tmp_path / "pipeline.yaml", [f"run_dir={tmp_path / 'runs'}", "run_name=link"])
 
 
 def test_mistakes_about_folders_and_damaged_logs_end_in_a_sentence(zygote, folder, whole):

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from burnish import InputError, RewardComputer, terminal
+from burnish import InputError, RewardComputer, TrainConfig, terminal
 from burnish.config.reward_parts import unique_names
 from burnish.data import Prompt
 from burnish.ppo_trainer.reward_computer import WeightedReward
@@ -51,9 +51,9 @@ def test_rules_that_compare_with_a_reference():
     assert rule("exact_number")([Prompt("p", reference="0.5"), Prompt("p", reference="-3")], [".5", "x = -3"]) == [1, 1]
     assert rule("rouge_l")([prompt], ["It is 42"]) == [1.0]
     assert rule("rouge_l")([Prompt("p", reference="Кот спит")], ["кот спит"]) == [1.0]
-    with pytest.raises(InputError, match="rouge_l compares with a reference, and the prompt 'bare' has none"):
+    with pytest.raises(InputError, match="rouge_l compares with a reference, and the prompt 'bare' has no reference"):
         rule("rouge_l")(["bare"], ["x"])
-    with pytest.raises(InputError, match="the reference of file:9 holds no number"):
+    with pytest.raises(InputError, match="file:9 has a reference without a number"):
         rule("exact_number")([Prompt("p", "file:9", reference="none")], ["x"])
 
 
@@ -287,6 +287,15 @@ def test_people_are_asked_once_and_their_answers_kept(tmp_path):
         HumanReward(file, None)(["p"], ["unseen"])
     (tmp_path / "empty.jsonl").touch()
     assert HumanReward(tmp_path / "empty.jsonl", lambda p, r: "1")(["p"], ["r"]) == [1.0]
+
+
+def test_a_file_that_a_person_wrote_keeps_its_last_line(tmp_path):
+    file = tmp_path / "scores.jsonl"
+    file.write_text('{"prompt": "p", "response": "r", "score": 1}')  # and no line feed
+    HumanReward(file, lambda prompt, response: "2")(["p"], ["other"])
+    assert HumanReward(file, None).scores == {("p", "r"): 1.0, ("p", "other"): 2.0}
+    with pytest.raises(InputError, match="path: String should match pattern"):
+        TrainConfig(prompts="p.txt", reward=[{"kind": "human", "path": "scores.csv"}])
 
 
 def test_nothing_moves_while_a_person_is_asked():

@@ -3,7 +3,7 @@
 import pytest
 
 from burnish.evaluation import Evaluation, distinct
-from burnish.intervals import clustered_share_interval, correlation, half_interval, share_interval
+from burnish.intervals import clustered_share_interval, correlation, half_interval, share_interval, student
 from burnish.verdict import WinRate, judge, win_rate
 
 
@@ -29,7 +29,9 @@ def test_intervals_by_hand():
     assert (low, high) == (pytest.approx(0.490, abs=1e-3), pytest.approx(0.943, abs=1e-3))
     assert share_interval(0, 0) == (0.0, 1.0)
     assert share_interval(10, 10)[1] == 1.0
-    assert half_interval([1.0, 3.0]) == pytest.approx(1.96)  # deviation sqrt(2), over sqrt(2)
+    assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5, rel=0.01)  # deviation 1
+    for freedom, quantile in ((2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)):  # a table's
+        assert student(freedom) == pytest.approx(quantile, rel=0.01)
     assert correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
     assert correlation([1, 2, 3], [5, 5, 5]) == 0.0
 
@@ -81,6 +83,17 @@ def test_a_second_reward_that_disagrees_means_over_optimised():
     verdict = judge(evaluation(LOW, second=HIGH), evaluation(HIGH, second=LOW))
     assert verdict.outcome == "over-optimised"
     assert "not trained on prefers the start" in verdict.sentence
+
+
+def test_a_second_reward_that_falls_clearly_means_over_optimised_though_it_loses_as_often_as_it_wins():
+    falls = [-9.0, 1.0] * 20
+    verdict = judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=falls))
+    assert verdict.outcome == "over-optimised"
+    assert "prefers the start model (0.00 to -4.00, better on 50%" in verdict.sentence
+    rises = [9.0, -1.0] * 20
+    assert "agrees (0.00 to 4.00" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=rises)).sentence
+    even = [1.0, -1.0] * 20
+    assert "no clear difference" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=even)).sentence
 
 
 def test_a_second_reward_that_agrees_is_told():

@@ -86,8 +86,8 @@ class Zygote:
         self._count = 0
         self._files: dict[int, tuple[Path, Path]] = {}
 
-    def start(self, folder: Path, *arguments: Any, kill_at: int | None = None, where: str = "log") -> int:
-        """Begins a command; gives its process id."""
+    def start(self, folder: Path, *arguments: Any, **kill: Any) -> int:
+        """Begins a command, which may get a signal at some point (see zygote.py); gives its process id."""
         self._count += 1
         files = tuple(self.scratch / f"{self._count}.{kind}" for kind in ("out", "err"))
         order = {
@@ -96,7 +96,7 @@ class Zygote:
             "stdout": str(files[0]),
             "stderr": str(files[1]),
         }
-        pid = self._ask(order | {"kill_at": kill_at, "where": where})["pid"]
+        pid = self._ask(order | kill)["pid"]
         self._files[pid] = files  # type: ignore[assignment]
         return pid
 

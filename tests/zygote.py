@@ -28,9 +28,9 @@ IN_A_SAVE = (
 )
 
 
-def arm(kill_at: int | None, where: str) -> None:
-    """SIGKILL at the n-th of certain calls: those inside a checkpoint's save, those that write any file of the run
-    folder whole, those that log a line, or (`torn`) in the middle of a line.
+def arm(kill_at: int | None, where: str, number: int) -> None:
+    """A signal, SIGKILL mostly, at the n-th of certain calls: those inside a checkpoint's save, those that write any
+    file of the run folder whole, those that log a line, or (`torn`) in the middle of a line.
     """
     if kill_at is None:
         return
@@ -41,7 +41,7 @@ def arm(kill_at: int | None, where: str) -> None:
             nonlocal count
             count += saving
             if count == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), number)
             return function(*args, **kwargs)
 
         return counted
@@ -88,7 +88,7 @@ def child(order: dict) -> None:
     sys.argv = ["burnish", *order["arguments"]]
     code = 0
     try:
-        arm(order.get("kill_at"), order.get("where", "log"))
+        arm(order.get("kill_at"), order.get("where", "log"), order.get("signal", signal.SIGKILL))
         cli.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -29,7 +29,7 @@ from burnish.errors import BurnishError, NoCheckpointError, ResourceError, is_di
 MANIFEST = "MANIFEST.json"
 TENSORS = "tensors.safetensors"
 VALUES = "values.json"
-FORMAT = 2
+FORMAT = 3
 AVERAGED_STEPS = 5  # a single step's reward is mostly luck: the best checkpoint is the best mean of these
 SPARE_BYTES = 50 * 2**20  # what a run writes beside its checkpoints
 

@@ -302,6 +302,15 @@ def main() -> None:
             raise
         Console(stderr=True).print("[red]error:[/red] the disk is full; make room and try again", highlight=False)
         sys.exit(ResourceError.exit_code)
+    except (RuntimeError, MemoryError) as error:
+        from burnish.guards import is_out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        Console(stderr=True).print(
+            "[red]error:[/red] memory ran out; end other programs, or choose a smaller model", highlight=False
+        )
+        sys.exit(ResourceError.exit_code)
     except SystemExit as end:
         if end.code == 130:
             Console(stderr=True).print("interrupted")

@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from burnish.errors import InputError
+
 
 def to_disk(path: Path) -> None:
     """Returns when what was written to a file or folder would survive a power cut."""
@@ -41,3 +43,11 @@ def free_space(folder: Path) -> str:
 
 def megabytes(nbytes: float) -> str:
     return f"{nbytes / 2**20:.0f} MB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} kB"
+
+
+def folder_inside(root: Path, name: str) -> Path:
+    """A folder in the root, and not by a link somewhere else."""
+    folder = root / name
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{folder} leads out of {root}; choose another run_name")
+    return folder

@@ -17,9 +17,11 @@ from burnish.maths import kl_per_token
 from burnish.models import PolicyModel
 from burnish.models.base_model import LanguageModel
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
+from burnish.ppo_trainer.reward_computer import MOSTLY_FAILED
 from burnish.rewards import rouge_l
 from burnish.rewards.words import words
 from burnish.sa_pairs import SAPairs
+from burnish.safe_text import visible
 
 EVAL_SEED = 20_000  # far from any training seed in use: held-out responses are drawn from a stream of their own
 
@@ -141,6 +143,8 @@ def evaluate(
         result.tokens += pairs.lengths.float().tolist()
         result.finished += pairs.finished.float().tolist()
         result.surprise += _surprise(base_model, pairs)
+    if 2 * sum(map(math.isfinite, result.reward)) < len(result.reward):
+        raise RewardFailedError(f"{MOSTLY_FAILED}: {trainer.reward_computer.first_failure}")
     references = [getattr(p, "reference", None) for p in result.prompts]
     if None not in references:
         result.rouge_l = [rouge_l(str(r), t) for r, t in zip(references, result.texts, strict=True)]
@@ -148,7 +152,13 @@ def evaluate(
 
 
 def _per_response(reward: RewardComputer, prompts: list[str], texts: list[str], pairs: SAPairs) -> list[float]:
-    rewards = reward.compute_rewards(prompts, texts, pairs)
+    """NaN where there is none. A batch of which most have none has none at all; how many may fail is a question of all
+    held-out prompts, and asked when all are answered."""
+    try:
+        rewards = reward.compute_rewards(prompts, texts, pairs)
+    except RewardFailedError as error:
+        warnings.warn(f"{len(prompts)} held-out answers have no reward: {visible(str(error))}", stacklevel=2)
+        return [math.nan] * len(prompts)
     return [math.nan if r is None else float(sum(r)) if isinstance(r, Sequence) else float(r) for r in rewards]
 
 

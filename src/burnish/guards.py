@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,12 @@ ADVICE = "Lower the learning rate, raise kl_coef, or look at the rewards of this
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM are remembered until the step is done. A second Ctrl-C is the kernel's: out at once."""
+    """Ctrl-C and SIGTERM are remembered until the step is done. A second Ctrl-C is the kernel's: out at once.
+
+    A pipeline's hold and that of the stage within it are one: what was asked of the outer is asked of the inner.
+    """
+
+    _held: ClassVar[list[StopSignals]] = []
 
     def __init__(self, on_request: Callable[[int], None] = lambda number: None) -> None:
         self.exit_code: int | None = None
@@ -28,11 +33,16 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():
+        self.exit_code = self._held[-1].exit_code if self._held else None
+        self._held.append(self)
+        if threading.current_thread() is threading.main_thread() and self.exit_code is None:
             self._before = {number: signal.signal(number, self._remember) for number in SIGNALS}
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._held.remove(self)
+        if self._held:
+            self._held[-1].exit_code = self.exit_code
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -59,6 +59,11 @@ METRICS: dict[str, Metric] = {
     ),
     "value": Metric("Mean predicted value.", "follows `returns`", "far from `returns`"),
     "returns": Metric("Mean value target.", "rises with the reward", "falls while the reward rises: KL costs too much"),
+    "advantage_mean": Metric(
+        "Mean advantage of all tokens before whitening, which subtracts it: tokens above it are made more likely.",
+        "near 0 once the value model has learned",
+        "far from 0 for long: the values are off, see `explained_variance`",
+    ),
     "advantage_std": Metric("Spread of the advantages before whitening.", "above 0", "near 0: no credit to assign"),
     "explained_variance": Metric(
         "How much of the returns' variance the values predicted before this step's update.",
@@ -121,6 +126,7 @@ def step_metrics(sa_pairs: SAPairs, rewards: list[Any], kl_coef: float) -> dict[
         "finished": float(sa_pairs.finished.float().mean()) if sa_pairs.finished is not None else 0.0,
         "value": float(masked_mean(sa_pairs["value"], mask)),
         "returns": float(masked_mean(sa_pairs["returns"], mask)),
+        "advantage_mean": float(advantage.mean()),
         "advantage_std": float(advantage.std(correction=0)),
         "explained_variance": float(explained_variance(sa_pairs["value"], sa_pairs["returns"], mask)),
     }

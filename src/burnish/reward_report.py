@@ -69,7 +69,10 @@ class RewardReport:
             f"It agrees with people on {self.accuracy:.0%} of {self.num_pairs} held-out pairs ({low:.0%} to {high:.0%})"
         )
         if low <= 0.5:
-            return f"{said}: that may be chance. More pairs, or a larger model, before training against it."
+            return (
+                f"{said}: that may be chance. Hold out more (num_eval_prompts) to know better; more pairs, or a larger "
+                "model, to learn more, before training against it."
+            )
         if self.accuracy <= best:
             return f"{said}, no better than {best_name} ({best:.0%}): it has learned little that is worth optimising."
         if abs(self.length_correlation) > 0.5:
@@ -99,7 +102,10 @@ class ScoreReport:
             f"{self.score_correlation:.2f} ({low:.2f} to {high:.2f}; length alone: {self.length_baseline:.2f})"
         )
         if low <= 0:
-            return f"{said}: that may be chance. More scores, or a larger model, before training against it."
+            return (
+                f"{said}: that may be chance. Hold out more (num_eval_prompts) to know better; more scores, or a "
+                "larger model, to learn more, before training against it."
+            )
         if self.score_correlation <= abs(self.length_baseline):
             return f"{said}: no better than counting words."
         return f"{said}: good enough to train against, with a KL price."
@@ -110,7 +116,8 @@ def score_report(held_out: Sequence[Scored], given: Sequence[float]) -> ScoreRep
     wanted = [s.score for s in held_out]
     found = correlation(given, wanted)
     length = correlation([len(words(s.response)) for s in held_out], wanted)
-    return ScoreReport(len(held_out), found, correlation_interval(found, len(held_out)), length)
+    independent = len({s.prompt for s in held_out})  # answers to one prompt tend to go the same way
+    return ScoreReport(len(held_out), found, correlation_interval(found, independent), length)
 
 
 def reward_report(

@@ -29,7 +29,7 @@ import yaml
 
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
 from burnish.config.files import read_mapping
-from burnish.disk import to_disk, write_whole
+from burnish.disk import folder_inside, to_disk, write_whole
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
@@ -51,7 +51,7 @@ class Run:
     @classmethod
     def new(cls, root: str | Path, name: str | None = None) -> Run:
         """A run that does not exist yet: nothing is written until `begin`. An existing one is never written over."""
-        folder = _inside(Path(root), name or time.strftime("%Y%m%d-%H%M%S"))
+        folder = folder_inside(Path(root), name or time.strftime("%Y%m%d-%H%M%S"))
         if folder.exists() and not (folder.is_dir() and all(p.name.startswith(TRACES) for p in folder.iterdir())):
             raise InputError(f"{folder} exists already; choose another run_name, or move it away")
         return cls(folder)
@@ -59,7 +59,7 @@ class Run:
     @classmethod
     def new_or_unfinished(cls, root: str | Path, name: str | None) -> Run:
         """A new run, or one that was begun under this name before and goes on."""
-        folder = _inside(Path(root), name) if name else None
+        folder = folder_inside(Path(root), name) if name else None
         if folder is not None and (folder / "config.yaml").is_file():
             return cls(folder)
         return cls.new(root, name)
@@ -271,14 +271,6 @@ def _holder(handle: int) -> str:
     return "another process"
 
 
-def _inside(root: Path, name: str) -> Path:
-    """A folder in the root, and not by a link somewhere else."""
-    folder = root / name
-    if not folder.resolve().is_relative_to(root.resolve()):
-        raise InputError(f"{folder} leads out of {root}; choose another run_name")
-    return folder
-
-
 @contextmanager
 def _writable(folder: Path) -> Iterator[None]:
     try:
@@ -293,4 +285,7 @@ def _token_columns(pairs: SAPairs, number: int, tokenizer: Any) -> dict[str, Any
     """Everything known of one response's tokens."""
     length = int(pairs.lengths[number])
     columns = {c.row_key: pairs[n][number, :length].tolist() for n, c in COLUMNS.items() if n in pairs}
-    return {"tokens": [tokenizer.decode([i]) for i in columns["action"]], **columns}
+    tokens = [tokenizer.decode([i]) for i in columns["action"]]
+    if without_secrets("".join(tokens)) != "".join(tokens):  # a secret in pieces would not be recognised
+        tokens, columns["action"] = ["[hidden]"] * length, [0] * length
+    return {"tokens": tokens, **columns}

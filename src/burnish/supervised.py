@@ -60,6 +60,7 @@ class SupervisedTrainer(Generic[Record]):
         self.num_done = 0
         self.places: Sequence[str] = ()
         self._most_in_a_pass = config.micro_batch_size
+        self._last_record: Record | None = None
         self.optimizer = AdamW(role.parameters(), lr=config.learning_rate, eps=1e-5, weight_decay=0.0)
 
     def num_updates(self, num_records: int) -> int:
@@ -84,6 +85,7 @@ class SupervisedTrainer(Generic[Record]):
                 self.optimizer.param_groups[0]["lr"] = self.config.learning_rate * _ramp(self.num_done, total)
                 statistics = self._update([records[i] for i in batch], batch)
                 self.num_done += 1
+                self._last_record = records[batch[0]]
                 history.append({"update": self.num_done} | statistics)
                 if on_update:
                     on_update(history[-1])
@@ -95,6 +97,17 @@ class SupervisedTrainer(Generic[Record]):
         state.add("parameters", parameters_state(self.role.parameters()))
         state.add("optimizer", optimizer_state(self.optimizer))
         return state.add("random", random_state({}))
+
+    def sound_state(self) -> State:
+        """The state to go on from: refused if the last update left a model that gives no numbers."""
+        with torch.random.fork_rng():  # what dropout draws here must not move what it draws in training
+            loss = self.loss_of([self._last_record])[0] if self._last_record is not None else torch.zeros(())
+        if not loss.isfinite():
+            raise DivergedError(
+                f"update {self.num_done} ruined the model: it gives no numbers any more. The update is not saved. "
+                "Lower learning_rate"
+            )
+        return self.state()
 
     def restore(self, state: State) -> None:
         restore_parameters(self.role.parameters(), state.part("parameters"))

@@ -18,7 +18,7 @@ from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
 from burnish.clock import minutes
 from burnish.config import ModelConfig
 from burnish.evaluation import Evaluation, comparison
-from burnish.safe_text import headline, visible
+from burnish.safe_text import headline, visible, without_secrets
 
 PHASES = {
     "generate_sequences": "generating",
@@ -31,8 +31,8 @@ LINE_EVERY = 10  # updates of supervised training, in a log file
 
 
 def plain(text: str) -> str:
-    """Text of unknown origin, safe to print: no control characters, no markup."""
-    return escape(visible(text))
+    """Text of unknown origin, safe to print: no control characters, no markup, no secrets."""
+    return escape(visible(without_secrets(text)))
 
 
 _moving: list[Progress] = []  # what redraws itself on the screen right now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,14 @@ def fingerprint_of_texts(texts: Iterable[str]) -> str:
     return digest.hexdigest()[:32]
 
 
+def fingerprint_of_files(files: Iterable[Path]) -> str:
+    """Which files they are, by what is in them."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
 @torch.no_grad()
 def fingerprint_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
     """Which weights they are: names, shapes, and some values of each, evenly spread."""
@@ -130,14 +139,21 @@ def identity_of(
 
 
 def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Refuses other data and other weights; gives what else differs, which may change the last bits."""
+    """Refuses other data and other weights; gives what else differs, a sentence each."""
     other = [name for name in ("data", "base model", "frozen adapters", "device") if saved.get(name) != now[name]]
     if other:
         raise InputError(
             f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it "
             "was started with, or start a new run"
         )
-    return [f"{n}: {saved.get(n)} then, {now[n]} now" for n in ("versions", "threads") if saved.get(n) != now[n]]
+    told = [
+        f"Differs, so the last bits may too: {n}: {saved.get(n)} then, {now[n]} now."
+        for n in ("versions", "threads")
+        if saved.get(n) != now[n]
+    ]
+    if "rewards" in saved and saved["rewards"] != now.get("rewards"):
+        told.append("Changed: what the reward's files hold. Steps from here on are scored by what they hold now.")
+    return told
 
 
 def _tensor(state: State, name: str) -> Tensor:

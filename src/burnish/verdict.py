@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from burnish.evaluation import Evaluation, distinct
-from burnish.intervals import share_interval
+from burnish.intervals import half_interval, share_interval
 
 # Beyond these, better scores come with worse text.
 MAX_PERPLEXITY_RATIO = 2.0
@@ -71,7 +71,8 @@ def judge(
     """People's word counts most, then the second reward, then the reward that was trained on."""
     wins = win_rate(tuned.reward, start.reward)
     second = win_rate(tuned.second_reward, start.second_reward) if start.second_reward else None
-    outcome, reason = _outcome(start, tuned, wins, second, human_wins)
+    opinion = _SecondOpinion(second, start.second_reward, tuned.second_reward) if second else None
+    outcome, reason = _outcome(start, tuned, wins, opinion, human_wins)
     before, after = fmean(start.reward), fmean(tuned.reward)
     sentence = f"{_OPENING[outcome]}: reward {before:.2f} to {after:.2f}, better on {wins} of the prompts; {reason}"
     best = None
@@ -86,6 +87,23 @@ def judge(
     return Verdict(outcome, sentence + ".", wins, second, human_wins, best)
 
 
+class _SecondOpinion:
+    """A reward that was not trained on: it prefers a side if the tuned answers win clearly more or less often than a
+    coin, or if their mean clearly rose or fell. Wins alone would not see answers that are rarely, but much, worse.
+    """
+
+    def __init__(self, wins: WinRate, start: Sequence[float], tuned: Sequence[float]) -> None:
+        changes = [t - s for s, t in zip(start, tuned, strict=True)]
+        change, half = fmean(changes), half_interval(changes)
+        self.wins = wins
+        self.prefers_start = wins.interval[1] < 0.5 or change + half < 0
+        self.prefers_tuned = not self.prefers_start and (wins.interval[0] > 0.5 or change - half > 0)
+        self._means = fmean(start), fmean(tuned)
+
+    def __str__(self) -> str:
+        return f"{self._means[0]:.2f} to {self._means[1]:.2f}, better on {self.wins}"
+
+
 _OPENING = {
     "worth it": "Worth it",
     "over-optimised": "Over-optimised",
@@ -95,7 +113,7 @@ _OPENING = {
 
 
 def _outcome(
-    start: Evaluation, tuned: Evaluation, wins: WinRate, second: WinRate | None, human: WinRate | None
+    start: Evaluation, tuned: Evaluation, wins: WinRate, second: _SecondOpinion | None, human: WinRate | None
 ) -> tuple[str, str]:
     if human is not None and human.interval[0] > 0.5:
         return "worth it", f"people find it better, {human} of {human.num_prompts} blind comparisons"
@@ -115,18 +133,17 @@ def _outcome(
             "further; more held-out prompts would measure it better"
         )
     signs = signs_of_overoptimisation(start, tuned)
-    if second is not None and second.interval[1] < 0.5:
+    if second is not None and second.prefers_start:
         return "over-optimised", (
-            f"a reward that it was not trained on prefers the start model ({second} for the tuned one). Raise kl_coef, "
-            "or stop earlier"
+            f"a reward that it was not trained on prefers the start model ({second}). Raise kl_coef, or stop earlier"
         )
     if signs:
         return "over-optimised", f"the text shows it: {'; '.join(signs)}. Raise kl_coef, or stop earlier"
-    if second is not None and second.interval[0] > 0.5:
-        return "worth it", f"a reward that it was not trained on agrees, {second}"
+    if second is not None and second.prefers_tuned:
+        return "worth it", f"a reward that it was not trained on agrees ({second})"
     if second is not None:
-        leans = "leans to the start model, though not clearly" if second.rate < 0.4 else "sees no clear difference"
-        return "worth it", f"a reward that it was not trained on {leans}, {second}"
+        leans = "leans to the start model, though not clearly" if second.wins.rate < 0.4 else "sees no clear difference"
+        return "worth it", f"a reward that it was not trained on {leans} ({second})"
     return "worth it", "the text shows no sign of over-optimisation"
 
 

@@ -6,7 +6,6 @@ import copy
 import os
 import random
 import socket
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import ModelConfig
+from burnish.data import Split, prompts_of
 from burnish.errors import InputError
+from burnish.guards import is_out_of_memory
 from burnish.models.shared_base import SharedBase, context_length
 
 WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)"
@@ -68,11 +69,29 @@ def load_model(config: ModelConfig) -> tuple[Any, Any]:
     return model.to(device), tokenizer
 
 
-def check_prompts(config: ModelConfig, prompts: Sequence[str]) -> None:
-    """Refuses prompts that the model could not read, before its weights are loaded."""
+def only_readable(config: ModelConfig, data: Split[Any]) -> tuple[Split[Any], int]:
+    """Refuses prompts that the model could not read (too long, mostly), before its weights are loaded; with `skip_bad`,
+    their rows are left out, and counted.
+    """
+    encoder = load_encoder(config)
+    prompts = prompts_of([*data.train, *data.held_out])
+    if not getattr(config, "skip_bad", False):
+        encoder.encode(prompts)
+        return data, 0
+    unreadable = {p for p in prompts if encoder.try_encode(p)[1]}
+    train, held_out = (
+        [r for r, p in zip(side, prompts_of(side), strict=True) if p not in unreadable]
+        for side in (data.train, data.held_out)
+    )
+    if not train:
+        raise InputError(f"none of the {len(data.train)} training rows has a prompt that the model can read")
+    return Split(train, held_out), len(prompts) - len(train) - len(held_out)
+
+
+def load_encoder(config: ModelConfig) -> PromptEncoder:
+    """How the model reads prompts; needs none of its weights."""
     tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
-    model_config = _from_pretrained(AutoConfig, config.model_name)
-    _encoder(config, tokenizer, model_config).encode(prompts)
+    return _encoder(config, tokenizer, _from_pretrained(AutoConfig, config.model_name))
 
 
 def _encoder(config: ModelConfig, tokenizer: Any, model_config: Any) -> PromptEncoder:
@@ -89,6 +108,8 @@ def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(source, trust_remote_code=False, local_files_only=local_only, **options)
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        if is_out_of_memory(error):
+            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hub = " (no model hub answers from here)" if local_only and not is_folder else ""
         raise InputError(f"cannot load the model {model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None

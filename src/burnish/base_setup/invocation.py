@@ -22,7 +22,6 @@ class Invocation:
         self.base = base
         self.encoder = encoder
         self._known = False
-        self._loaded = False
 
     def agree(self, prompts: Sequence[str]) -> None:
         """Later prompts that share less shorten it, with a warning; an adapter that was loaded brings its own."""
@@ -31,8 +30,8 @@ class Invocation:
         if base.scope == "sequence":
             return
         if not self._known:
-            self._loaded = bool(base.invocation)
-            base.invocation = base.invocation or self.encoder.header or shared_ending(encoded)
+            if not base.invocation_is_loaded:
+                base.invocation = self.encoder.header or shared_ending(encoded)
             self._known = True
             base.agree_on_beginning(encoded)
             if not base.invocation:
@@ -42,7 +41,7 @@ class Invocation:
         if not differs:
             return
         old = self.encoder.tokenizer.decode(agreed)
-        if self._loaded:
+        if base.invocation_is_loaded:
             raise InputError(
                 f"a loaded adapter begins to act at {old!r}, but a prompt ends differently: {differs[0][-40:]!r}; "
                 "end every prompt in it"

@@ -33,21 +33,27 @@ class PromptEncoder:
         for number, prompt in enumerate(prompts):
             if not isinstance(prompt, str):
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
-            where = getattr(prompt, "source", "") or f"prompt {number}"
-            problem = problem_with(prompt)
-            ids = [] if problem else self._tokens_of(prompt)
-            if len(ids) > self.max_prompt_tokens:
-                problem = (
-                    f"has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's "
-                    f"context of {self.context_length} leaves room for {self.max_prompt_tokens}. Shorten it, or lower "
-                    f"max_new_tokens. It begins: {prompt[:60]!r}"
-                )
+            ids, problem = self.try_encode(prompt)
             if problem:
-                problems.append(f"{where} {problem}")
+                problems.append(f"{getattr(prompt, 'source', '') or f'prompt {number}'} {problem}")
             encoded.append(ids)
         if problems:
             raise InputError(f"{count(len(problems), 'prompt')} cannot be used:\n{some_of(problems)}")
         return encoded
+
+    def try_encode(self, prompt: str) -> tuple[list[int], str | None]:
+        """Token ids, and why the prompt cannot be used, if it cannot."""
+        problem = problem_with(prompt)
+        if problem is None and getattr(prompt, "messages", None) is not None and not self.chat_template:
+            problem = "is a chat; set chat_template: true"
+        ids = [] if problem else self._tokens_of(prompt)
+        if len(ids) > self.max_prompt_tokens:
+            problem = (
+                f"has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's context of "
+                f"{self.context_length} leaves room for {self.max_prompt_tokens}. Shorten it, or lower max_new_tokens. "
+                f"It begins: {prompt[:60]!r}"
+            )
+        return ids, problem
 
     @property
     def header(self) -> list[int]:
@@ -68,12 +74,9 @@ class PromptEncoder:
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _tokens_of(self, prompt: str) -> list[int]:
-        messages = getattr(prompt, "messages", None)
         if not self.chat_template:
-            if messages is not None:
-                raise InputError(f"{prompt.source} is a chat; set chat_template: true")  # type: ignore[attr-defined]
             return list(self.tokenizer(prompt)["input_ids"])
-        messages = list(messages or [{"role": "user", "content": prompt}])
+        messages = list(getattr(prompt, "messages", None) or [{"role": "user", "content": prompt}])
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self.system_prompt})
         return self._templated(messages, add_generation_prompt=True)

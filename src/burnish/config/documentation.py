@@ -29,10 +29,10 @@ def field_lines() -> dict[str, list[Line]]:
 
 
 def _own_lines(config: Any) -> list[Line]:
-    inherited = {name for base in config.__bases__ for name in getattr(base, "model_fields", {})}
+    inherited = {name: own for base in config.__bases__ for name, own in getattr(base, "model_fields", {}).items()}
     lines = []
     for name, field in config.model_fields.items():
-        if name in inherited:
+        if name in inherited and inherited[name].description == field.description:
             continue
         default = "required" if field.is_required() else _as_yaml(field.get_default(call_default_factory=True))
         meaning = " ".join((field.description or "").split())

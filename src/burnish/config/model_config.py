@@ -51,8 +51,7 @@ class ModelConfig(BaseModel):
     system_prompt: str | None = None
     """System message for the chat template; without it the template's own default is used."""
     max_new_tokens: int = Field(10, ge=1)
-    """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it. Answers in
-    demonstrations, preferences and scores are cut to it."""
+    """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it."""
 
     # ---- the machine and the dice
     seed: int = Field(0, ge=0, lt=2**31)

@@ -22,6 +22,7 @@ from burnish.config.files import lines_of, parse, read_mapping, start_paths_at
 from burnish.config.model_config import ModelConfig
 from burnish.config.reward_parts import part_of
 from burnish.config.stage_configs import NAME, RewardModelConfig, SFTConfig, TrainConfig
+from burnish.disk import folder_inside
 from burnish.errors import ConfigError, InputError, Problem, nearest
 
 SECTIONS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward_model": RewardModelConfig, "ppo": TrainConfig}
@@ -75,7 +76,7 @@ def load_pipeline_config(
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
     try:
-        return pipeline_config(values, folder or Path(str(values.get("run_dir", "runs"))) / str(name))
+        return pipeline_config(values, folder or folder_inside(Path(str(values.get("run_dir", "runs"))), str(name)))
     except ConfigError as error:
         raise ConfigError(error.problems, str(path), lines_of(path, overrides or [])) from None
 

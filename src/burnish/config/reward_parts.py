@@ -95,7 +95,7 @@ class HumanPart(_Part):
     """Scores that people gave, by prompt and response; in a terminal, new responses are asked for and kept."""
 
     kind: Literal["human"]
-    path: str
+    path: str = Field(pattern=r"\.jsonl$")
     """A .jsonl file of {"prompt": ..., "response": ..., "score": ...}; new scores are added to it."""
 
     @property

@@ -82,6 +82,8 @@ class TrainConfig(PPOConfig, RunFiles):
 class SupervisedConfig(ModelConfig, RunFiles):
     """Training on texts that people wrote or judged."""
 
+    max_new_tokens: int = Field(128, ge=1)
+    """Longest answer, in tokens. Longer ones are cut: they lose their end, and what only the end shows."""
     epochs: int = Field(2, ge=1)
     """Passes over the data. Usual 1-3; more fit it harder."""
     batch_size: int = Field(16, ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -11,6 +12,7 @@ from typing import Any
 from burnish.data.records import prompts_of
 from burnish.data.splits import Split
 
+MANY_CUT = 0.1
 Row = tuple[str, str, str]
 """What, of the training rows, of the held-out rows."""
 
@@ -32,6 +34,13 @@ def data_report(
         rows.append(
             _row(f"{name} cut at {longest_answer}", lengths, lambda n: f"{sum(x >= longest_answer for x in n)}")
         )
+        share = sum(x >= longest_answer for x in lengths[0]) / max(len(lengths[0]), 1)
+        if share > MANY_CUT:
+            warnings.warn(
+                f"{share:.0%} of the training rows lose the end of their {name} at max_new_tokens {longest_answer}; "
+                "raise it, unless that is meant",
+                stacklevel=2,
+            )
     rows.append(_row("duplicate rows", sides, lambda side: f"{sum(n - 1 for n in Counter(side).values())}"))
     if num_bad:
         rows.append(("bad rows left out", f"{num_bad}", ""))

@@ -77,9 +77,9 @@ def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
             f"the adapter in {folder} was trained with adapter_scope: {scope.get('adapter_scope')}; set that"
         )
     invocation = scope.get("invocation") or []
-    if base.invocation and invocation != base.invocation:
+    if (base.invocation or base.invocation_is_loaded) and invocation != base.invocation:
         raise InputError(f"the adapter in {folder} begins at tokens {invocation}, others here at {base.invocation}")
-    base.invocation = invocation
+    base.invocation, base.invocation_is_loaded = invocation, True
     try:
         with torch.no_grad():
             weights = load_peft_weights(str(folder), device=str(base.device))

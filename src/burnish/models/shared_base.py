@@ -36,6 +36,7 @@ class SharedBase:
         self.tokenizer = tokenizer
         self.scope = scope
         self.invocation: list[int] = []
+        self.invocation_is_loaded = False  # an adapter came with it, so it stays, even if it is empty
         self.prompt_cache = PromptCache(prompt_cache_bytes)
         self.num_prompt_tokens_read = 0
         self.beginning: tuple[int, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from burnish.models.adapter_files import load_adapter
@@ -20,11 +21,17 @@ class ValueModel(ScalarModel):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def start_from(self, folder: Path) -> None:
-        """Takes adapter and head of a reward model: what it says of an unfinished response is a first guess."""
+    def start_from(self, folder: Path, weight: float = 1.0) -> None:
+        """Takes adapter and head of a reward model: what it says of an unfinished response is a first guess.
+
+        `weight` is what its scores are multiplied with in the reward.
+        """
         assert self.adapter is not None
         load_adapter(self.base, self.adapter, folder)
         self.load_head(folder)
+        with torch.no_grad():
+            for parameter in self.head.parameters():
+                parameter.mul_(weight)
 
     def values(self, context: SharedContext, mask: Tensor) -> Tensor:
         """V(s) before every response token.  -> [B, T], zero outside the mask"""

@@ -78,7 +78,7 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     prompt_tokens = sum(prompt_lengths) if prefix else 0
     adapted = base.num_layers - base.trunk_depth
 
-    read_at_once = min(PREFILL_TOKENS, batch * prefix)
+    read_at_once = prefix if config.prompt_cache_mb else min(PREFILL_TOKENS, batch * prefix)
     one_layer = (3 * shapes.intermediate_size + 6 * shapes.hidden_size) * number
     trunk = suffix * base.hidden_size * number if base.trunk_depth else 0
     per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes
@@ -96,7 +96,11 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
 
 
 def _peak(trainer: PPOTrainer, work: _Work) -> float:
-    """What the process holds now, what training adds for good, and the largest of the phases, which take turns."""
-    for_good = 3 * (trainer.policy.nbytes + trainer.value_model.nbytes) + work.prompts
+    """What the process holds now, what training adds for good, and the largest of the phases, which take turns.
+
+    Prompts that an earlier stage has read are held already.
+    """
+    prompts_to_read = max(work.prompts - trainer.base.prompt_cache.nbytes, 0)
+    for_good = 3 * (trainer.policy.nbytes + trainer.value_model.nbytes) + prompts_to_read
     decoding = work.room + work.context + work.sampling
     return held_bytes() + HOLES * (for_good + max(work.reading, decoding, work.context + work.training))

@@ -58,9 +58,7 @@ class PPOTrainer:
         self.config = config
         self._num_reward_models = 0
         if reward is None:
-            check_parts(
-                config.reward_parts, config.reward_timeout
-            )  # a reward that does not exist fails before any loading
+            check_parts(config.reward_parts, config.reward_timeout)  # one that does not exist fails before any loading
         self.setup = BaseSetup(config, model, tokenizer)
         self.base = self.setup.base
         self.setup.add_adapter("policy")
@@ -124,7 +122,7 @@ class PPOTrainer:
 
     def _start_value_from_reward(self) -> None:
         part = next(p for p in self.config.reward_parts if isinstance(p, ModelPart))
-        self.value_model.start_from(adapter_folder(part.path, "reward"))
+        self.value_model.start_from(adapter_folder(part.path, "reward"), part.weight)
 
     # ----------------------------------------------------------------------------------------------- the step
 
@@ -238,7 +236,8 @@ class PPOTrainer:
             "value_updates": self.value_model.num_updates,
         }
         guards = [self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant]
-        values = {"counters": counters, "kl_coef": self.kl_coef, "invocation": self.base.invocation, "guards": guards}
+        kl_coef = {"now": self.kl_coef, "configured": self.config.kl_coef}
+        values = {"counters": counters, "kl_coef": kl_coef, "invocation": self.base.invocation, "guards": guards}
         state = State(values=values)
         state.add("policy", parameters_state(self.policy.parameters()))
         state.add("value", parameters_state(self.value_model.parameters()))
@@ -265,7 +264,9 @@ class PPOTrainer:
         restore_optimizer(self.model_trainer.value_optimizer, state.part("value_optimizer"))
         restore_random(self._generators, state.part("random"))
         self.base.invocation = list(state.value("invocation"))
-        self.kl_controller.kl_coef = float(state.value("kl_coef"))
+        kl_coef = state.value("kl_coef")
+        if kl_coef["configured"] == self.config.kl_coef:  # else it was changed on the way, and that is meant
+            self.kl_controller.kl_coef = float(kl_coef["now"])
         self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant = state.value("guards")
         counters = state.value("counters")
         self.step = int(counters["step"])

@@ -80,7 +80,7 @@ class RewardComputer:
         by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
         scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
         if 2 * len(scored) < len(prompts):
-            raise InputError(f"{MOSTLY_FAILED}: {self.first_failure}")
+            raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         self.num_left_out = len(prompts) - len(scored)
         self.part_means = {name: fmean(_total(scores[n]) for n in scored) for name, scores in by_part.items() if scored}
         weights = [p.weight for p in self.parts]
@@ -106,7 +106,7 @@ class RewardComputer:
             if attempt and isinstance(part.reward, HttpReward):
                 time.sleep(RETRY_SECONDS)  # a service that was away may be back
             try:
-                scores = self._listed(part, self._ask(part, prompts, texts, sa_pairs), len(prompts))
+                scores = self._listed(part, self._ask(part, prompts, texts, sa_pairs), len(prompts), sa_pairs)
             except RewardFailedError as error:
                 failure, scores = error, None
                 continue
@@ -133,17 +133,17 @@ class RewardComputer:
             scores.append(self._score_alone(part, prompt, text, sa_pairs, number))
             failures = [s for s in scores if isinstance(s, RewardFailedError)]
             if 2 * len(failures) > len(prompts):
-                raise InputError(f"{MOSTLY_FAILED}: {self.first_failure}")
+                raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         return scores
 
     def _score_alone(self, part: WeightedReward, prompt: str, text: str, sa_pairs: SAPairs | None, n: int) -> Any:
         own = None if sa_pairs is None else sa_pairs.select(torch.tensor([n]))
         try:
-            return self._listed(part, self._ask(part, [prompt], [text], own), 1)[0]
+            return self._listed(part, self._ask(part, [prompt], [text], own), 1, own)[0]
         except RewardFailedError as error:
             return error
 
-    def _listed(self, part: WeightedReward, rewards: Any, count: int) -> list[Any]:
+    def _listed(self, part: WeightedReward, rewards: Any, count: int, sa_pairs: SAPairs | None) -> list[Any]:
         """One score per response, or the reason why it is none."""
         rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards  # a tensor or an array
         if isinstance(rewards, str) or not isinstance(rewards, Sequence):
@@ -152,7 +152,11 @@ class RewardComputer:
             raise RewardFailedError(
                 f"reward {part.name} returned {len(rewards)} values for {count} responses; it needs one each"
             )
-        return [_score_or_reason(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
+        scores = [_score_or_reason(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
+        if sa_pairs is None or not any(isinstance(score, list) for score in scores):
+            return scores
+        lengths = sa_pairs.lengths.tolist()
+        return [_one_per_token(score, int(lengths[n]), part.name, n) for n, score in enumerate(scores)]
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward = part.reward
@@ -211,6 +215,16 @@ def _score_or_reason(reward: Any, what: str) -> Any:
         return finite_number(reward, what)
     except InputError as error:
         return RewardFailedError(str(error))
+
+
+def _one_per_token(score: Any, num_tokens: int, name: str, number: int) -> Any:
+    """A score among others that are lists is one too, as long as its response."""
+    if isinstance(score, RewardFailedError) or (isinstance(score, list) and len(score) == num_tokens):
+        return score
+    found = f"{len(score)} rewards" if isinstance(score, list) else f"the single reward {score!r}"
+    return RewardFailedError(
+        f"reward {name}, response {number} has {num_tokens} tokens but {found}; per-token rewards need one each"
+    )
 
 
 def _total(score: Any) -> float:

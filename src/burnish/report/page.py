@@ -49,7 +49,8 @@ COLUMN_NAMES = {
 }
 SHADES = {
     "advantage": (
-        "how much better the response went from there than the value model expected",
+        "how much better the response went from there than the value model expected; under the default settings less "
+        "the step's mean, which the update subtracts too",
         "made more likely",
         "made less likely",
     ),
@@ -109,7 +110,7 @@ def report_page(run: Run) -> str:
         measures=comparison(verdict["start"], verdict["tuned"]) if verdict else [],
         answers=_answers(verdict) if verdict else [],
         charts=_charts(rows),
-        responses=_responses(run.read_lines("samples.jsonl")),
+        responses=_responses(run.read_lines("samples.jsonl"), _subtracted_means(rows, run.settings)),
         probes=_probes(run.read_lines("probes.jsonl")),
         shades={key: (COLUMN_NAMES[key], *texts) for key, texts in SHADES.items()},
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in COLUMN_NAMES},
@@ -142,19 +143,27 @@ def _reward_parts(rows: list[dict[str, Any]]) -> list[Line]:
     return [line for line in lines if line is not None]
 
 
-def _responses(samples: list[dict[str, Any]]) -> list[Response]:
+def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> dict[int, float]:
+    """By step, what its update subtracts from every advantage: a token above it is made more likely."""
+    whitened = settings.get("whiten_advantages", True)
+    return {r["step"]: r.get("advantage_mean", 0.0) if whitened else 0.0 for r in rows}
+
+
+def _responses(samples: list[dict[str, Any]], subtracted: dict[int, float]) -> list[Response]:
     """Of the logged responses, one of each of some steps, first and last among them."""
     by_step = {s["step"]: s for s in reversed(samples) if s.get("tokens")}  # the first of each step wins
     steps = sorted(by_step)
     count = min(SHOWN_RESPONSES, len(steps))
     chosen = [steps[round(k * (len(steps) - 1) / max(count - 1, 1))] for k in range(count)]
-    return [_response(by_step[step]) for step in reversed(chosen)]  # the last step first: it is what one wants to see
+    # The last step first: it is what one wants to see.
+    return [_response(by_step[step], subtracted.get(step, 0.0)) for step in reversed(chosen)]
 
 
-def _response(sample: dict[str, Any]) -> Response:
+def _response(sample: dict[str, Any], subtracted: float) -> Response:
     # k1 whatever kl_estimator was charged: only it has a sign.
     signed_kl = [a - b for a, b in zip(sample["logprob_policy"], sample["logprob_ref"], strict=True)]
     shown = {key: sample[key] for key in SHADES} | {"kl": signed_kl}
+    shown["advantage"] = [a - subtracted for a in sample["advantage"]]
     largest = {key: max(map(abs, shown[key]), default=0.0) or 1.0 for key in SHADES}
     tokens = []
     for position, text in enumerate(sample["tokens"]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -69,14 +69,14 @@ def _is_json(text: str, keys: list[str]) -> bool:
 
 def rouge_l(prompts: list[str], responses: list[str]) -> list[float]:
     """Overlap with the prompt's reference answer, from 0 to 1: F1 of the longest common subsequence of words."""
-    return [words.rouge_l(_reference(p, "rouge_l"), r) for p, r in zip(prompts, responses, strict=True)]
+    check_references("rouge_l", prompts)
+    return [words.rouge_l(p.reference, r) for p, r in zip(prompts, responses, strict=True)]  # type: ignore[attr-defined]
 
 
 def exact_number(prompts: list[str], responses: list[str]) -> list[float]:
     """1 where the last number in the response is the last number in the prompt's reference answer, else 0."""
-    wanted = [_last_number(_reference(p, "exact_number")) for p in prompts]
-    if None in wanted:
-        raise InputError(f"exact_number: the reference of {_where(prompts[wanted.index(None)])} holds no number")
+    check_references("exact_number", prompts)
+    wanted = [_last_number(prompt.reference) for prompt in prompts]  # type: ignore[attr-defined]
     return [float(_last_number(r) == w) for r, w in zip(responses, wanted, strict=True)]
 
 
@@ -86,14 +86,27 @@ def _last_number(text: str) -> float | None:
     return float(found[-1].replace(",", "")) if found else None
 
 
-def _reference(prompt: str, rule: str) -> str:
-    reference = getattr(prompt, "reference", None)
-    if reference is None:
+NEED_REFERENCES = ("rouge_l", "exact_number")
+
+
+def check_references(rule: str, prompts: Sequence[str]) -> None:
+    """Every prompt has the reference that such a rule compares with; all that have none are told at once."""
+    references = {prompt: getattr(prompt, "reference", None) for prompt in prompts}
+    missing = [_where(prompt) for prompt, reference in references.items() if reference is None]
+    if missing:
         raise InputError(
-            f"{rule} compares with a reference, and {_where(prompt)} has none; give every row one "
-            "(column `reference`, or another name by `fields: {reference: ...}`; with reward-test: --reference)"
+            f"{rule} compares with a reference, and {_listed(missing)} no reference; give every row one (column "
+            "`reference`, or another name by `fields: {reference: ...}`; with reward-test: --reference)"
         )
-    return reference
+    wordless = [_where(p) for p, r in references.items() if rule == "exact_number" and _last_number(str(r)) is None]
+    if wordless:
+        raise InputError(f"exact_number: {_listed(wordless)} a reference without a number")
+
+
+def _listed(places: list[str]) -> str:
+    if len(places) == 1:
+        return f"{places[0]} has"
+    return f"{len(places)} prompts ({', '.join(places[:3])}{', ...' if places[3:] else ''}) have"
 
 
 def _where(prompt: str) -> str:

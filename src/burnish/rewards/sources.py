@@ -83,7 +83,9 @@ class HttpReward:
             raise RewardFailedError(f"the reward service {self.url} did not answer in JSON") from None
         rewards = answer.get("rewards") if isinstance(answer, dict) else None
         if not isinstance(rewards, list):
-            raise InputError(f'the reward service {self.url} must answer {{"rewards": [...]}}, one for each response')
+            raise RewardFailedError(
+                f'the reward service {self.url} must answer {{"rewards": [...]}}, one for each response'
+            )
         return rewards
 
     def _post(self, body: bytes) -> bytes:
@@ -174,8 +176,12 @@ class HumanReward:
             except ValueError:
                 continue  # not a number: ask again
         self.scores[prompt, response] = score
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps({"prompt": prompt, "response": response, "score": score}) + "\n")
+        with self.path.open("a+b") as out:
+            out.seek(0, os.SEEK_END)
+            if out.tell():  # a file that a person wrote may end without a line's end
+                out.seek(-1, os.SEEK_END)
+                out.write(b"" if out.read(1) == b"\n" else b"\n")
+            out.write(json.dumps({"prompt": prompt, "response": response, "score": score}).encode() + b"\n")
 
 
 def _ask_in_terminal(prompt: str, response: str) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish import terminal
+from burnish.base_setup.base_setup import only_readable
 from burnish.config import PPOConfig, TrainConfig
 from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import load_prompts_of
@@ -21,6 +22,7 @@ from burnish.models.adapter_files import load_adapter
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.runs import PIPELINE, Run
 from burnish.safe_text import without_secrets
+from burnish.stages.leaks import warn_of_leaks
 from burnish.verdict import Verdict, WinRate, judge
 
 USUAL_BEST_OF = 4
@@ -41,7 +43,7 @@ def evaluate_run(
         config = load_pipeline_config(run.pipeline_folder / PIPELINE, [], run.pipeline_folder).ppo
     if not isinstance(config, TrainConfig):
         raise InputError(f"{folder} was trained from Python and names no prompts; burnish.verdict.judge compares there")
-    prompts = load_prompts_of(config)[0].held_out
+    prompts = only_readable(config, load_prompts_of(config)[0])[0].held_out
     if not prompts:
         raise InputError(f"{folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
     kept = run.read("start.json")["evaluation"]["prompts"] if (run.folder / "start.json").is_file() else None
@@ -50,6 +52,7 @@ def evaluate_run(
             f"the data of {folder} has changed: its held-out prompts are not those that were set aside when it was "
             "trained, so some of them may have been trained on. Bring the data back"
         )
+    warn_of_leaks(config, prompts)
     with run.lock():
         with terminal.busy(console, terminal.loading(config)):
             trainer = PPOTrainer(config)

@@ -14,27 +14,30 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from burnish import terminal
-from burnish.base_setup.base_setup import check_prompts
+from burnish.base_setup.base_setup import only_readable
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
 from burnish.clock import minutes
 from burnish.config import PPOConfig, TrainConfig
-from burnish.config.reward_parts import ModelPart
+from burnish.config.reward_parts import ModelPart, PythonPart, RulePart
 from burnish.data import Split, data_report
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation import Evaluation, both_scored, evaluate
 from burnish.memory import peak_bytes
 from burnish.models import PolicyModel
+from burnish.models.adapter_files import adapter_folder
 from burnish.models.key_values import PromptCache
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import RewardFunction
 from burnish.rewards import check_parts
+from burnish.rewards.rules import NEED_REFERENCES, check_references
 from burnish.rewards.sources import HumanReward
 from burnish.runs import Run
 from burnish.stages.evaluate import conclude, second_reward, start_model
+from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.saving import Saving, finished_meanwhile, hold, open_run, texts_of_split
 from burnish.trackers import check_tracker, open_tracker
-from burnish.training_state import identity_of
+from burnish.training_state import fingerprint_of_files, identity_of
 
 SHOWN_SAMPLES = 4
 MEASURED_WITH = ("reward", "eval_reward", "temperature", "top_k", "top_p", "max_new_tokens")
@@ -54,14 +57,18 @@ def run_ppo(
 ) -> Run:
     """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
     started = time.perf_counter()
+    if not Run.new_or_unfinished(run_dir, run_name).is_complete:
+        check_before_loading(config, prompts)
+    with terminal.busy(console, terminal.loading(config)):
+        prompts, unreadable = only_readable(config, prompts)
+    num_bad += unreadable
     everything = [*prompts.train, *prompts.held_out]
     run, finished = open_run(console, config, prompts, run_dir, run_name, from_step)
     if finished:
         return run
     was_complete = run.is_complete
-    check_before_loading(config, prompts)
+    warn_of_leaks(config, prompts.held_out)
     with terminal.busy(console, terminal.loading(config)):
-        check_prompts(config, everything)
         trainer = PPOTrainer(config)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
@@ -74,9 +81,7 @@ def run_ppo(
         report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))
         _announce(console, trainer, prompts, run, memory)
-        heads = [model.head for model in trainer.reward_computer.models]
-        identity = identity_of(trainer.base, ("policy", "value"), texts_of_split(prompts), heads)
-        step = saving.begin(trainer.sound_state, trainer.restore, identity, from_step)
+        step = saving.begin(trainer.sound_state, trainer.restore, _identity(trainer, prompts), from_step)
         if step:
             console.print(f"Going on after step {step} of {config.steps}.", highlight=False)
 
@@ -106,6 +111,24 @@ def run_ppo(
     return run
 
 
+def _identity(trainer: PPOTrainer, prompts: Split[str]) -> dict[str, Any]:
+    """What the run must find again; a reward function may be mended on the way, which is told."""
+    heads = [model.head for model in trainer.reward_computer.models]
+    identity = identity_of(trainer.base, ("policy", "value"), texts_of_split(prompts), heads)
+    return identity | {"rewards": _fingerprint_of_rewards(trainer.config)}
+
+
+def _fingerprint_of_rewards(config: PPOConfig) -> str:
+    """Functions and models that answers are scored with, in training and in the verdict."""
+    files: list[Path] = []
+    for part in [*config.reward_parts, *(config.eval_reward_parts if isinstance(config, TrainConfig) else [])]:
+        if isinstance(part, PythonPart):
+            files.append(Path(part.function.rpartition(":")[0]))
+        elif isinstance(part, ModelPart):
+            files += sorted(adapter_folder(part.path, "reward").glob("*.safetensors"))
+    return fingerprint_of_files(files)
+
+
 def _start(
     console: Console, trainer: PPOTrainer, run: Run, held_out: Sequence[str], second: RewardComputer | None
 ) -> Evaluation | None:
@@ -114,6 +137,7 @@ def _start(
     A run that goes on with another reward or other sampling measures its start model anew.
     """
     settings = {key: trainer.config.model_dump(mode="json").get(key) for key in MEASURED_WITH}
+    settings["rewards"] = _fingerprint_of_rewards(trainer.config)
     if (run.folder / "start.json").is_file():
         kept = run.read("start.json")
         if kept["settings"] == settings:
@@ -158,8 +182,7 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
             trainer.train(prompts.train, on_step)
             trainer.save(run.folder)
         except BaseException as error:
-            ruined = isinstance(error, DivergedError) and error.step is not None
-            if not ruined:  # what was learned is there to be used, unless there is no room for it
+            if not isinstance(error, DivergedError):  # what was learned is there to be used, unless it is ruined
                 with suppress(OSError, SafetensorError, BurnishError):
                     trainer.save(run.folder)
             if isinstance(error, DivergedError):
@@ -192,6 +215,9 @@ def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path |
     there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
     for function in check_parts(there, config.reward_timeout):
         _try_out(function, prompts.train)
+    for part in there:
+        if isinstance(part, RulePart) and part.name in NEED_REFERENCES:
+            check_references(part.name, [*prompts.train, *prompts.held_out])
     if len(prompts.train) < config.batch_size:
         raise InputError(
             f"there are {len(prompts.train)} prompts to train on, fewer than batch_size {config.batch_size}: a step "

@@ -63,7 +63,7 @@ def show_checkpoints(console: Console, folder: str) -> list[Checkpoint]:
 
 
 def verify_run(console: Console, folder: str) -> None:
-    """Reads every byte of every checkpoint; an unusable newest one ends in exit code 4."""
+    """Reads every byte of every checkpoint and every line of the logs; whatever is damaged ends in exit code 4."""
     run = Run.open(folder)
     found = show_checkpoints(console, folder)
     try:
@@ -71,8 +71,14 @@ def verify_run(console: Console, folder: str) -> None:
     except InputError as error:
         raise NoCheckpointError(str(error)) from None
     steps = [row.get("step", row.get("update")) for row in rows]
-    if steps != list(range(1, len(steps) + 1)):
-        raise NoCheckpointError(f"{run.folder / 'metrics.jsonl'} does not hold every step once, in order")
+    newest = max((c.step for c in found if not c.problem), default=0)
+    if steps != list(range(1, len(steps) + 1)) or len(steps) < newest:
+        raise NoCheckpointError(
+            f"{run.folder / 'metrics.jsonl'} does not hold every step once, in order, up to that of the last checkpoint"
+        )
+    for file in (run.folder / name for name in LOGS):
+        if file.is_file() and file.stat().st_size and not file.read_bytes().endswith(b"\n"):
+            raise NoCheckpointError(f"the last line of {file} was cut off; `burnish resume` makes its step again")
     damaged = [c for c in found if c.problem]
     if damaged and len(damaged) == len(found):
         raise NoCheckpointError(f"no checkpoint of {run.folder} verifies")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish import terminal
+from burnish.base_setup.base_setup import only_readable
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
 from burnish.data.records import count
@@ -19,6 +20,7 @@ from burnish.reward_report import RewardReport, reward_report, score_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
 from burnish.safe_text import headline
+from burnish.stages.leaks import keep_prompts
 from burnish.stages.saving import finished_meanwhile, hold, open_run, texts_of_split
 from burnish.training_state import identity_of
 
@@ -58,6 +60,9 @@ def run_reward(
 ) -> Run:
     """Trains, judges the judge, and leaves a run folder behind; a run that was begun before goes on."""
     started = time.perf_counter()
+    with terminal.busy(console, terminal.loading(config)):
+        data, unreadable = only_readable(config, data)
+    num_bad += unreadable
     run, finished = open_run(console, config, data, run_dir, run_name, from_step)
     if finished:
         return run
@@ -84,7 +89,8 @@ def run_reward(
             highlight=False,
         )
         identity = identity_of(trainer.base, ("reward",), texts_of_split(data))
-        done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
+        done = saving.begin(trainer.trainer.sound_state, trainer.trainer.restore, identity, from_step)
+        keep_prompts(run, data)
         with terminal.updates(console, "reward model", updates, done) as show:
 
             def on_update(statistics: dict[str, float]) -> None:

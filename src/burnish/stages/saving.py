@@ -77,7 +77,7 @@ class Saving:
             step, state = found
             refuse_another_run(self.run, state.value("config"), self.config)  # config.yaml may have been edited
             for difference in compare_identity(state.value("identity"), identity):
-                self.console.print(f"Differs, so the last bits may too: {difference}", highlight=False)
+                self.console.print(difference, highlight=False)
             restore(state)
             self._saver.resume(state)
         else:
@@ -138,18 +138,10 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
     """The run folder is this process's alone; a first Ctrl-C or SIGTERM waits for the step's end; a full disk, memory
     that ran out and numbers that went wrong end with what there is to go on from.
     """
-
-    def announce(number: int) -> None:
-        name = signal.Signals(number).name
-        console.print(f"{name}: this step is finished and saved first; once more ends it at once.", highlight=False)
-        console.show_cursor(True)
-
-    with run.lock(), StopSignals(announce) as stop:
+    with run.lock(), stop_signals(console) as stop:
         saving = Saving(console, run, config, stop)
         try:
             yield saving
-            if stop.exit_code is not None and run.pipeline_folder:  # the other stages must not begin
-                raise StoppedError(f"stopped, with the stage in {run.folder} done. {go_on(run)}", stop.exit_code)
         except DivergedError as error:
             raise DivergedError(f"{error}\n{saving.last_good()}") from error
         except (OSError, SafetensorError) as error:
@@ -166,6 +158,17 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
                 f"memory ran out. Lower batch_size, max_new_tokens, activation_mb or prompt_cache_mb, or end other "
                 f"programs. Checkpoints made before are intact. {go_on(run)}"
             ) from error
+
+
+def stop_signals(console: Console) -> StopSignals:
+    """A request to stop is told, and waits."""
+
+    def announce(number: int) -> None:
+        name = signal.Signals(number).name
+        console.print(f"{name}: this step is finished and saved first; once more ends it at once.", highlight=False)
+        console.show_cursor(True)
+
+    return StopSignals(announce)
 
 
 def differences(then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
@@ -248,7 +251,11 @@ def go_on(run: Run) -> str:
     """The command that continues, for a person to copy."""
     if not (run.pipeline_folder or run.was_begun):
         return "It had not begun: give the same command again"
-    return f"Go on with: burnish resume {shlex.quote(str(run.pipeline_folder or run.folder))}"
+    return go_on_with(run.pipeline_folder or run.folder)
+
+
+def go_on_with(folder: Path) -> str:
+    return f"Go on with: burnish resume {shlex.quote(str(folder))}"
 
 
 def finished_meanwhile(console: Console, run: Run, was_complete: bool) -> bool:

@@ -9,12 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from burnish import terminal
+from burnish.base_setup.base_setup import only_readable
 from burnish.config import SFTConfig
 from burnish.data import Demonstration, Split, data_report, load_split, prompts_of
 from burnish.data.records import count
 from burnish.models.key_values import PromptCache
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
+from burnish.stages.leaks import keep_prompts
 from burnish.stages.saving import finished_meanwhile, hold, kept_start, open_run, texts_of_split
 from burnish.training_state import identity_of
 
@@ -47,6 +49,9 @@ def run_sft(
     `prompts_read` is what the base has read for another stage already.
     """
     started = time.perf_counter()
+    with terminal.busy(console, terminal.loading(config)):
+        data, unreadable = only_readable(config, data)
+    num_bad += unreadable
     run, finished = open_run(console, config, data, run_dir, run_name, from_step)
     if finished:
         return run
@@ -67,7 +72,8 @@ def run_sft(
             highlight=False,
         )
         identity = identity_of(trainer.base, ("sft",), texts_of_split(data))
-        done = saving.begin(trainer.trainer.state, trainer.trainer.restore, identity, from_step)
+        done = saving.begin(trainer.trainer.sound_state, trainer.trainer.restore, identity, from_step)
+        keep_prompts(run, data)
         before = kept_start(run, done, lambda: trainer.measure(data.held_out)["loss"] if data.held_out else None)
         with terminal.updates(console, "SFT", updates, done) as show:
 
