@@ -13,7 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from burnish import PolicyModel, PPOTrainer
 from burnish.config.pipeline_config import PipelineConfig
+from burnish.data import load_prompts_of
+from burnish.evaluation import evaluate
 from burnish.runs import Run
 from burnish.stages.pipeline import run_pipeline
 from workload import MeasuredRows, fingerprint, machine, write_results
@@ -65,6 +68,10 @@ def _run(config: PipelineConfig) -> dict[str, Any]:
     if config.sft is not None:
         sft = Run.open(config.folder / "sft").read("result.json")
         row["sft_loss"] = [sft["loss_before"], sft["loss_after"]]
+        trainer = PPOTrainer(config.ppo)
+        base = PolicyModel(trainer.base, None, config.ppo.temperature)
+        answered = evaluate(trainer, load_prompts_of(config.ppo)[0].held_out, base).as_dict()
+        row["base"] = {m: answered[m] for m in MEASURES if m in answered}
     if config.reward_model is not None:
         reward = Run.open(config.folder / "reward").read("result.json")
         row["reward_model"] = {k: v for k, v in reward.get("report", {}).items() if k != "mistakes"}  # they quote data
