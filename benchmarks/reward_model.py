@@ -1,6 +1,6 @@
 """How good are reward models on real judgements? Against what costs nothing, with intervals, over seeds.
 
-    python benchmarks/reward_model.py DATA [--sets instructions qa] [--seeds 3] [--rows 400]
+    python benchmarks/reward_model.py DATA [--sets instructions qa sentiment] [--seeds 3] [--rows 400]
 
 DATA holds preferences/instructions_{train,valid}.jsonl and preferences/qa_{train,valid}.jsonl (prompt, chosen,
 rejected), and sentiment/{train,valid}.jsonl (text, label). Sentiment is learned from scores: a sentence's first words
@@ -31,6 +31,7 @@ from burnish.reward_trainer import RewardTrainer
 from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
 
 OPENING_WORDS = 5
+ROWS = 400
 COMMON: dict[str, Any] = {
     "model_name": EMBEDDED_NAME,
     "batch_size": 8,
@@ -99,12 +100,13 @@ def _pairs_of(scored: list[Scored]) -> list[Preference]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--sets", nargs="+", default=["instructions", "qa"], choices=list(SETTINGS))
+    parser.add_argument("--sets", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=10, help="adapters on this many top layers")
-    parser.add_argument("--rows", type=int, default=400, help="train on at most this many pairs; scores: four times")
+    parser.add_argument("--rows", type=int, default=ROWS, help="train on at most this many pairs; scores: four times")
     options = parser.parse_args()
-    measured = MeasuredRows("reward_model")
+    results = "reward_model" if options.rows == ROWS else "reward_model_more"
+    measured = MeasuredRows(results)
     rows: list[dict[str, Any]] = []
     prompts: dict[str, list[str]] = {}
     for name in options.sets:
@@ -145,7 +147,7 @@ def main() -> None:
             f"{fmean(r['seconds'] for r in mine):.0f}",
         )
     Console(width=120).print(table)
-    write_results("reward_model", {"machine": machine(), "rows": rows, "summary": summary})
+    write_results(results, {"machine": machine(), "rows": rows, "summary": summary})
     measured.forget()
 
 

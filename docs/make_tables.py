@@ -185,6 +185,9 @@ def pipeline(results: dict[str, Any]) -> str:
     if runs[0]["score_correlation"] is not None:
         rows.append(["reward model: correlation with labels", *(f"{r['score_correlation']:.2f}" for r in runs)])
     rows += [["PPO: reward", *both("reward")], ["second reward", *both("second_reward")]]
+    if "rouge_l" in runs[0].get("base", {}):
+        base = [r["base"]["rouge_l"] for r in runs]
+        rows.append(["ROUGE-L of the base", *(f"{b['mean']:.3f} ± {b['half_interval_95']:.3f}" for b in base)])
     if "rouge_l" in runs[0]["start"]:
         rows.append(["ROUGE-L", *both("rouge_l", 3)])
     rows += [
@@ -201,7 +204,7 @@ def pipeline(results: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, torture, reward_model)
-} | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline}
+} | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
 
 
 def with_results(page: str) -> str:

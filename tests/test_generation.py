@@ -250,7 +250,8 @@ def test_invocation_is_the_ending_that_all_prompts_share():
 
 def test_prompts_must_end_where_a_loaded_adapter_begins():
     trainer = tiny_trainer()
-    trainer.base.invocation = trainer.base.tokenizer("TL;DR:")["input_ids"]  # as load_adapter leaves it
+    trainer.base.invocation = trainer.base.tokenizer("TL;DR:")["input_ids"]
+    trainer.base.invocation_is_loaded = True  # as load_adapter leaves it
     trainer.ppo_step(["fine? TL;DR:"])
     with pytest.raises(InputError, match="a loaded adapter begins to act at 'TL;DR:'"):
         trainer.ppo_step(["another: DR:"])

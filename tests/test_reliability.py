@@ -19,7 +19,7 @@ import yaml
 from rich.console import Console
 
 import burnish
-from burnish import DivergedError, InputError, PPOTrainer
+from burnish import DivergedError, InputError, PPOTrainer, cli
 from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_config, load_train_config
 from burnish.config.pipeline_config import load_pipeline_config
@@ -902,6 +902,20 @@ def test_r13_a_constant_reward_is_told():
         trainer.ppo_step(PROMPTS)
 
 
+def test_memory_that_runs_out_while_loading_is_no_traceback(tmp_path, monkeypatch, capsys):
+    make_workplace(tmp_path)
+
+    def too_large(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", too_large)
+    monkeypatch.setattr("sys.argv", ["burnish", "train", str(tmp_path / "config.yaml"), f"run_dir={tmp_path / 'runs'}"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 6
+    assert "memory ran out; end other programs, or choose a smaller model" in capsys.readouterr().err
+
+
 def test_memory_that_runs_out_in_a_supervised_stage_costs_time_not_the_result():
     def loss(limit):
         config = SFTConfig(model_name="tiny", demonstrations="-", lora_r=4, batch_size=8, epochs=2, lora_dropout=0.0)
@@ -1029,6 +1043,21 @@ def test_r15_a_second_reward_and_a_tracker_are_checked_before_loading(zygote, fo
         outcome = zygote.run(folder, "train", "config.yaml", setting, "run_name=early", "model_name=/no/such/model")
         assert outcome.code == 2
         assert message in outcome.text
+
+
+def test_r15_every_missing_reference_is_told_before_loading(zygote, folder):
+    rows = [{"prompt": f"number {i}:", "reference": "7" if i % 2 else None} for i in range(14)]
+    lines = [json.dumps({k: v for k, v in row.items() if v}) for row in rows]
+    (folder / "some.jsonl").write_text("\n".join(lines))
+    settings = ("prompts=some.jsonl", "run_name=early", "model_name=/no/such/model")
+    outcome = zygote.run(folder, "train", "config.yaml", "reward=rouge_l", *settings)
+    assert outcome.code == 2
+    assert "rouge_l compares with a reference, and 7 prompts (" in outcome.text
+    assert len(re.findall(r"some.jsonl:\d*[13579][,)]?", outcome.text)) == 3  # the first three, and the count
+    (folder / "some.jsonl").write_text("\n".join(json.dumps(row | {"reference": "seven"}) for row in rows))
+    outcome = zygote.run(folder, "train", "config.yaml", "reward=exact_number", *settings)
+    assert "exact_number: 14 prompts (" in outcome.text
+    assert "have a reference without a number" in outcome.text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -173,6 +174,25 @@ def test_a_trainer_saves_what_a_run_leaves(tmp_path):
     trainer.save(tmp_path / "mine")  # again, after more training
     assert Run.open(tmp_path / "mine").config == trainer.config
     assert {p.name for p in (tmp_path / "mine" / "adapters").iterdir()} == {"policy", "value"}
+
+
+def test_an_adapter_trained_without_a_shared_ending_keeps_to_the_last_token(tmp_path):
+    """Prompts that do share one must not widen where it acts: it was never trained there."""
+    trainer = tiny_trainer()
+    with pytest.warns(UserWarning, match="share no ending"):
+        trainer.generator.agree_on_invocation(["one a", "two b"])
+    folder = Run.new(tmp_path, "run").begin(trainer.config).save_adapter(trainer.policy)
+    other = tiny_trainer()
+    load_adapter(other.base, "policy", folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other.generator.agree_on_invocation(["one TL;DR:", "two TL;DR:"])
+    assert other.base.invocation == []
+    sharing = tiny_trainer()
+    sharing.generator.agree_on_invocation(["one TL;DR:", "two TL;DR:"])
+    another = Run.new(tmp_path, "another").begin(sharing.config).save_adapter(sharing.value_model)
+    with pytest.raises(InputError, match=r"begins at tokens .*, others here at \[\]"):
+        load_adapter(other.base, "value", another)
 
 
 def test_a_lock_just_taken_is_named_too(tmp_path):

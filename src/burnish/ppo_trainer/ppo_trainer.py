@@ -263,7 +263,7 @@ class PPOTrainer:
         restore_optimizer(self.model_trainer.policy_optimizer, state.part("policy_optimizer"))
         restore_optimizer(self.model_trainer.value_optimizer, state.part("value_optimizer"))
         restore_random(self._generators, state.part("random"))
-        self.base.invocation = list(state.value("invocation"))
+        self.base.invocation, self.base.invocation_is_loaded = list(state.value("invocation")), True
         kl_coef = state.value("kl_coef")
         if kl_coef["configured"] == self.config.kl_coef:  # else it was changed on the way, and that is meant
             self.kl_controller.kl_coef = float(kl_coef["now"])

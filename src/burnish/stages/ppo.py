@@ -213,11 +213,12 @@ def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path |
     check_tracker(config.tracker if isinstance(config, TrainConfig) else None)
     parts = [*config.reward_parts, *(config.eval_reward_parts if isinstance(config, TrainConfig) else [])]
     there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
-    for function in check_parts(there, config.reward_timeout):
-        _try_out(function, prompts.train)
+    functions = check_parts(there, config.reward_timeout)
     for part in there:
         if isinstance(part, RulePart) and part.name in NEED_REFERENCES:
             check_references(part.name, [*prompts.train, *prompts.held_out])
+    for function in functions:
+        _try_out(function, prompts.train)
     if len(prompts.train) < config.batch_size:
         raise InputError(
             f"there are {len(prompts.train)} prompts to train on, fewer than batch_size {config.batch_size}: a step "
