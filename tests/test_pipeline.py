@@ -129,7 +129,7 @@ def test_what_is_measured_on_was_never_trained_on(pipeline, workplace):
     held_out |= set(prompts_of(reward.load_data(config.reward_model)[0].held_out))  # it starts from the SFT model
     both = {d.prompt for d in data.train} & held_out
     assert both  # prompts that SFT would have trained on, had they not been taken out
-    num_train = int(Run.open(config.folder / "sft").read("result.json")["data"][0][1])
+    num_train = int(Run.open(config.folder / "sft").read("result.json")["data"]["demonstration"][0][1])
     assert num_train == len(data.train) - len(both)
 
 

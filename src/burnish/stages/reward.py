@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from burnish import terminal
-from burnish.base_setup.base_setup import only_readable
 from burnish.config import RewardModelConfig
-from burnish.data import Preference, Scored, Split, data_report, load_split, prompts_of
-from burnish.data.records import count
-from burnish.models.key_values import PromptCache
+from burnish.data import Preference, Scored, Split, load_split, prompts_of
 from burnish.reward_report import RewardReport, reward_report, score_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
 from burnish.safe_text import headline
-from burnish.stages.leaks import keep_prompts
-from burnish.stages.saving import finished_meanwhile, hold, open_run, texts_of_split
-from burnish.training_state import identity_of
+from burnish.stages.supervised import SupervisedStage, run_supervised
 
 Judgements = Split[Preference | Scored]
 LONGEST_SHOWN = 160  # of a text in the table of mistakes; result.json has them whole
@@ -48,68 +40,19 @@ def load_data(config: RewardModelConfig) -> tuple[Judgements, int]:
     return Judgements(train, [j for j in together if j.prompt in held_out]), num_bad
 
 
-def run_reward(
-    config: RewardModelConfig,
-    data: Judgements,
-    run_dir: str | Path,
-    run_name: str | None,
-    console: Console,
-    num_bad: int = 0,
-    prompts_read: PromptCache | None = None,
-    from_step: int | None = None,
-) -> Run:
-    """Trains, judges the judge, and leaves a run folder behind; a run that was begun before goes on."""
-    started = time.perf_counter()
-    with terminal.busy(console, terminal.loading(config)):
-        data, unreadable = only_readable(config, data)
-    num_bad += unreadable
-    run, finished = open_run(console, config, data, run_dir, run_name, from_step)
-    if finished:
-        return run
-    was_complete = run.is_complete
-    with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        trainer = RewardTrainer(config)
-        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
-        trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
-    with hold(console, run, config) as saving:
-        if finished_meanwhile(console, run, was_complete):
-            return run
-        kinds = {kind: _of_kind(data, kind) for kind in (Preference, Scored)}
-        tables = {
-            kind.__name__.lower(): data_report(split, trainer.encoder.count_tokens, config.max_new_tokens, num_bad)
-            for kind, split in kinds.items()
-            if split.train or split.held_out
-        }
-        for table in tables.values():
-            console.print(terminal.data_table(table))
-        updates = trainer.trainer.num_updates(len(data.train))
-        console.print(
-            f"Reward model: {count(updates, 'update')}, {config.batch_size} judgements each. Run folder: {run.folder}",
-            highlight=False,
-        )
-        identity = identity_of(trainer.base, ("reward",), texts_of_split(data))
-        done = saving.begin(trainer.trainer.sound_state, trainer.trainer.restore, identity, from_step)
-        keep_prompts(run, data)
-        with terminal.updates(console, "reward model", updates, done) as show:
+def run_reward(config: RewardModelConfig, data: Judgements, *place: Any, **more: Any) -> Run:
+    """Trains on judgements, and judges the judge; the rest is as in `run_supervised`."""
+    return run_supervised(REWARD, config, data, *place, **more)
 
-            def on_update(statistics: dict[str, float]) -> None:
-                run.log(statistics)
-                show(statistics)
-                saving.after_step(int(statistics["update"]), -statistics["loss"], statistics["update"] == updates)
 
-            trainer.train(data.train, on_update)
-        run.save_adapter(trainer.model)
-        judged = _judge_pairs(console, trainer, kinds[Preference]) | _judge_scores(console, trainer, kinds[Scored])
-        result = {"updates": updates, "data": tables} | judged
-        run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.facts)
-    console.print(f"The reward model is in {run.folder / 'adapters' / 'reward'}", highlight=False, soft_wrap=True)
-    console.print(f"`burnish train` learns from it with: reward: {run.folder}", highlight=False)
-    return run
+def _conclude(console: Console, trainer: RewardTrainer, data: Judgements, _: float | None) -> dict[str, Any]:
+    """Is it any good? Shown, and given for the result."""
+    return _judge_pairs(console, trainer, _of_kind(data, Preference)) | _judge_scores(
+        console, trainer, _of_kind(data, Scored)
+    )
 
 
 def _judge_pairs(console: Console, trainer: RewardTrainer, pairs: Split[Preference]) -> dict[str, Any]:
-    """Is it any good? Shown, and given for the result."""
     if not pairs.held_out:
         return {}
     with terminal.busy(console, f"judging {len(pairs.held_out)} held-out pairs"):
@@ -158,3 +101,15 @@ def _print_mistakes(console: Console, report: RewardReport) -> None:
         texts = (mistake.prompt, mistake.chosen, mistake.rejected)
         table.add_row(*(terminal.plain(headline(t, LONGEST_SHOWN)) for t in texts), f"{mistake.margin:+.2f}")
     console.print(table)
+
+
+def _how_to_use(run: Run) -> str:
+    return (
+        f"The reward model is in {run.folder / 'adapters' / 'reward'}\n"
+        f"`burnish train` learns from it with: reward: {run.folder}"
+    )
+
+
+REWARD = SupervisedStage(
+    "Reward model", "reward", "judgements", RewardTrainer, lambda trainer, data: None, _conclude, _how_to_use
+)

@@ -270,17 +270,6 @@ def say_finished(console: Console, run: Run) -> None:
     console.print(f"{run.folder} is finished; there is nothing left to do.", highlight=False, soft_wrap=True)
 
 
-def kept_start(run: Run, done: int, measure: Callable[[], float | None]) -> float | None:
-    """A number measured before training, kept so that a run that goes on compares with the same."""
-    if (run.folder / "start.json").is_file():
-        return run.read("start.json")["value"]
-    if done:
-        return None
-    value = measure()
-    run.write("start.json", {"value": value})
-    return value
-
-
 def texts_of_split(data: Split[Any]) -> Iterator[str]:
     """Everything that the data says, and what of it is held out, for its fingerprint."""
     yield from texts_of(data.train)
