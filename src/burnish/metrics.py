@@ -38,7 +38,8 @@ METRICS: dict[str, Metric] = {
         "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
     ),
     "kl": Metric(
-        "Distance to the reference per response in nats: sum over tokens of logprob - ref_logprob (k1), then the mean.",
+        "Distance to the reference per response in nats: sum over tokens of logprob - ref_logprob (k1), then the mean. "
+        "Drawn from samples, so it may come out slightly below 0 while the two are near.",
         "0 at step 1, then grows slowly; 1-15",
         "far above 20: the text is leaving the reference, look at the samples; far below 0: a scoring bug",
     ),
