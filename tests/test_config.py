@@ -176,6 +176,8 @@ def test_example_configs_of_the_supervised_stages_load():
 def test_a_config_of_another_command_is_recognised(name, kind, command):
     with pytest.raises(ConfigError, match=f"a file with it is for `burnish {command}`"):
         load_config(kind, Path(__file__).parent.parent / "configs" / name)
+    with pytest.raises(ConfigError, match="did you mean 'model_name'"):
+        TrainConfig(prompts="p.txt", model="some/model")
 
 
 def test_the_example_pipeline_is_the_demo():

@@ -24,7 +24,7 @@ from burnish.checkpoints import Checkpoints, Saver, State
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_config, load_train_config
 from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import Demonstration, Prompt, places_of
-from burnish.errors import NoCheckpointError, ResourceError
+from burnish.errors import NoCheckpointError, ResourceError, StoppedError
 from burnish.guards import StopSignals
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
@@ -308,6 +308,14 @@ def test_r5_nothing_that_makes_the_run_may_change(changed):
     assert "threads: same then, 3 now" in compare_identity(then, then | {"threads": 3})[0]
     with pytest.raises(InputError, match=f"{changed} changed since"):
         compare_identity(then, then | {changed: "other"})
+
+
+def test_r5_a_finished_run_that_goes_on_is_checked_first(zygote, folder, whole):
+    run = copy_of(whole, "further")
+    for setting in ("eval_reward=sentimnt", "eval_reward=gone.py:f", "tracker=wandb"):
+        assert zygote.run(folder, "resume", run, "steps=8", setting).code == 2
+        assert (run / "result.json").is_file()
+        assert (run / "verdict.json").is_file()
 
 
 def test_r5_data_and_folders_may_be_moved(zygote, folder):
@@ -613,6 +621,18 @@ def test_r9_what_is_asked_of_a_pipeline_is_asked_of_its_stage():
         assert pipeline.exit_code == stage.exit_code == 130
 
 
+def test_r9_a_stop_while_a_stage_is_loaded_comes_before_its_first_step(tmp_path):
+    run = Run.new(tmp_path, "run").begin(tiny_config())
+    with StopSignals():  # a pipeline's
+        os.kill(os.getpid(), signal.SIGTERM)
+        with (
+            pytest.raises(StoppedError, match=r"before the first step of .*run\. Go on with") as stopped,
+            hold(Console(quiet=True), run, tiny_config()),
+        ):
+            pytest.fail("the stage has begun")
+    assert stopped.value.exit_code == 143
+
+
 def test_r10_one_process_per_run_folder(zygote, folder):
     for trial in range(5):
         pids = [zygote.start(folder, "train", "config.yaml", f"run_name=both-{trial}", "steps=3") for _ in range(2)]
@@ -694,7 +714,12 @@ def test_r11_a_held_out_answer_without_a_score_does_not_end_the_run(zygote, fold
     )
     outcome = zygote.run(folder, "train", "config.yaml", "run_name=most", *settings)
     assert outcome.code == 2
+    assert "more than half of the responses could not be scored: reward f, response 0 is nan" in outcome.text
+    settings = (*settings[:-1], "reward=judge.py:score", "eval_reward=fifth.py:f")
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=second", *settings)
+    assert outcome.code == 2
     assert "more than half of the responses could not be scored" in outcome.text
+    assert not (folder / "runs" / "second" / "metrics.jsonl").exists()  # found before the first step
 
 
 def test_r11_rewards_of_tokens_as_many_as_there_are():
@@ -1184,7 +1209,7 @@ def test_planted_secrets_are_in_no_file_that_a_run_writes(tmp_path):
         assert done.returncode == 0, done.stderr
         assert secret not in done.stdout + done.stderr
     assert (tmp_path / "runs" / "secret" / "report.html").is_file()
-    assert "[WANDB_API_KEY] " in (tmp_path / "runs" / "secret" / "samples.jsonl").read_text()
+    assert re.search(r"\[(WANDB_API_KEY|HF_TOKEN)\] ", (tmp_path / "runs" / "secret" / "samples.jsonl").read_text())
     for file in (tmp_path / "runs").rglob("*"):
         assert not file.is_file() or secret.encode() not in file.read_bytes(), file
 

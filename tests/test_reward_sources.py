@@ -53,6 +53,9 @@ def test_rules_that_compare_with_a_reference():
     assert rule("rouge_l")([Prompt("p", reference="Кот спит")], ["кот спит"]) == [1.0]
     with pytest.raises(InputError, match="rouge_l compares with a reference, and the prompt 'bare' has no reference"):
         rule("rouge_l")(["bare"], ["x"])
+    twice = [Prompt("2+2?", "file:1"), Prompt("2+2?", "file:2", reference="4")]  # the second must not hide the first
+    with pytest.raises(InputError, match="file:1 has no reference"):
+        rule("rouge_l")(twice, ["4", "4"])
     with pytest.raises(InputError, match="file:9 has a reference without a number"):
         rule("exact_number")([Prompt("p", "file:9", reference="none")], ["x"])
 

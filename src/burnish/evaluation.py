@@ -137,14 +137,14 @@ def evaluate(
         result.prompts += batch
         result.texts += texts
         result.reward += _per_response(trainer.reward_computer, batch, texts, pairs)
+        _refuse_most_failed(trainer.reward_computer, result.reward, len(prompts))
         if second_reward is not None:
             result.second_reward += _per_response(second_reward, batch, texts, pairs)
+            _refuse_most_failed(second_reward, result.second_reward, len(prompts))
         result.kl += (kl_per_token(pairs["logprob"], pairs["ref_logprob"]) * pairs.mask).sum(1).tolist()
         result.tokens += pairs.lengths.float().tolist()
         result.finished += pairs.finished.float().tolist()
         result.surprise += _surprise(base_model, pairs)
-    if 2 * sum(map(math.isfinite, result.reward)) < len(result.reward):
-        raise RewardFailedError(f"{MOSTLY_FAILED}: {trainer.reward_computer.first_failure}")
     references = [getattr(p, "reference", None) for p in result.prompts]
     if None not in references:
         result.rouge_l = [rouge_l(str(r), t) for r, t in zip(references, result.texts, strict=True)]
@@ -152,14 +152,19 @@ def evaluate(
 
 
 def _per_response(reward: RewardComputer, prompts: list[str], texts: list[str], pairs: SAPairs) -> list[float]:
-    """NaN where there is none. A batch of which most have none has none at all; how many may fail is a question of all
-    held-out prompts, and asked when all are answered."""
+    """NaN where there is none; a batch of which most have none has none at all."""
     try:
         rewards = reward.compute_rewards(prompts, texts, pairs)
     except RewardFailedError as error:
         warnings.warn(f"{len(prompts)} held-out answers have no reward: {visible(str(error))}", stacklevel=2)
         return [math.nan] * len(prompts)
     return [math.nan if r is None else float(sum(r)) if isinstance(r, Sequence) else float(r) for r in rewards]
+
+
+def _refuse_most_failed(reward: RewardComputer, so_far: list[float], num_prompts: int) -> None:
+    """As soon as it is certain: each failure may have taken the whole time limit."""
+    if 2 * sum(map(math.isnan, so_far)) > num_prompts:
+        raise RewardFailedError(f"{MOSTLY_FAILED}: {reward.first_failure}")
 
 
 @torch.no_grad()

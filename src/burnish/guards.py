@@ -42,7 +42,7 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         self._held.remove(self)
         if self._held:
-            self._held[-1].exit_code = self.exit_code
+            self._held[-1].exit_code = self._held[-1].exit_code or self.exit_code
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -99,7 +99,10 @@ def fingerprint_of_files(files: Iterable[Path]) -> str:
     """Which files they are, by what is in them."""
     digest = hashlib.sha256()
     for file in files:
-        digest.update(hashlib.sha256(file.read_bytes()).digest())
+        try:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        except OSError as error:
+            raise InputError(f"cannot read {file}: {error.strerror}") from None
     return digest.hexdigest()[:32]
 
 

@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import socket
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,15 +70,17 @@ def load_model(config: ModelConfig) -> tuple[Any, Any]:
     return model.to(device), tokenizer
 
 
-def only_readable(config: ModelConfig, data: Split[Any]) -> tuple[Split[Any], int]:
-    """Refuses prompts that the model could not read (too long, mostly), before its weights are loaded; with `skip_bad`,
-    their rows are left out, and counted.
-    """
+def check_prompts(config: ModelConfig, prompts: Sequence[str]) -> None:
+    """Refuses prompts that the model could not read (too long, mostly), before its weights are loaded."""
+    load_encoder(config).encode(prompts)
+
+
+def leave_out_unreadable(config: ModelConfig, data: Split[Any]) -> tuple[Split[Any], int]:
+    """With `skip_bad`, without the rows whose prompts the model could not read; and how many they are."""
+    if not getattr(config, "skip_bad", False):
+        return data, 0
     encoder = load_encoder(config)
     prompts = prompts_of([*data.train, *data.held_out])
-    if not getattr(config, "skip_bad", False):
-        encoder.encode(prompts)
-        return data, 0
     unreadable = {p for p in prompts if encoder.try_encode(p)[1]}
     train, held_out = (
         [r for r, p in zip(side, prompts_of(side), strict=True) if p not in unreadable]

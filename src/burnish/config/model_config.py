@@ -154,6 +154,7 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
             continue  # a list of parts was meant; what is wrong with it is told by the other errors
         if item["type"] == "extra_forbidden":
             known, command = ELSEWHERE.get(key), OTHER_COMMAND.get(key)
+            command = None if command == "pipeline" and not isinstance(item["input"], dict) else command
             hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
             hint = f"; a file with it is for `burnish {command}`" if command else hint
             problem = f"unknown key {key!r}{hint}"

@@ -106,7 +106,8 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
         except ConfigError as error:
             for problem in error.problems:
                 place = section if problem.key in values[section] else "model"
-                problems.append(Problem(f"{section}: {problem.sentence}", f"{place}.{problem.key}"))
+                sentence = re.sub(r"; a file with it is for .*", "; it has no place in this section", problem.sentence)
+                problems.append(Problem(f"{section}: {sentence}", f"{place}.{problem.key}"))
     best_of = values.get("best_of", BEST_OF)
     if not isinstance(best_of, int) or best_of < 1:
         said = f"best_of is {best_of!r}; it must be a whole number of at least 1 (1 leaves it out)"

@@ -91,14 +91,14 @@ NEED_REFERENCES = ("rouge_l", "exact_number")
 
 def check_references(rule: str, prompts: Sequence[str]) -> None:
     """Every prompt has the reference that such a rule compares with; all that have none are told at once."""
-    references = {prompt: getattr(prompt, "reference", None) for prompt in prompts}
-    missing = [_where(prompt) for prompt, reference in references.items() if reference is None]
+    references = [(prompt, getattr(prompt, "reference", None)) for prompt in prompts]
+    missing = [_where(prompt) for prompt, reference in references if reference is None]
     if missing:
         raise InputError(
             f"{rule} compares with a reference, and {_listed(missing)} no reference; give every row one (column "
             "`reference`, or another name by `fields: {reference: ...}`; with reward-test: --reference)"
         )
-    wordless = [_where(p) for p, r in references.items() if rule == "exact_number" and _last_number(str(r)) is None]
+    wordless = [_where(p) for p, r in references if rule == "exact_number" and _last_number(str(r)) is None]
     if wordless:
         raise InputError(f"exact_number: {_listed(wordless)} a reference without a number")
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish import terminal
-from burnish.base_setup.base_setup import only_readable
+from burnish.base_setup.base_setup import leave_out_unreadable
 from burnish.config import PPOConfig, TrainConfig
 from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import load_prompts_of
@@ -43,7 +43,7 @@ def evaluate_run(
         config = load_pipeline_config(run.pipeline_folder / PIPELINE, [], run.pipeline_folder).ppo
     if not isinstance(config, TrainConfig):
         raise InputError(f"{folder} was trained from Python and names no prompts; burnish.verdict.judge compares there")
-    prompts = only_readable(config, load_prompts_of(config)[0])[0].held_out
+    prompts = leave_out_unreadable(config, load_prompts_of(config)[0])[0].held_out
     if not prompts:
         raise InputError(f"{folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
     kept = run.read("start.json")["evaluation"]["prompts"] if (run.folder / "start.json").is_file() else None

@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 
 from burnish import terminal
-from burnish.base_setup.base_setup import load_encoder, only_readable
+from burnish.base_setup.base_setup import check_prompts, leave_out_unreadable, load_encoder
 from burnish.clock import minutes
 from burnish.config import ModelConfig
 from burnish.config.pipeline_config import PipelineConfig, load_pipeline_config
@@ -127,10 +127,11 @@ def _load(config: PipelineConfig, console: Console) -> _Data:
 
     def load(name: str, own: ModelConfig) -> tuple[Split[Any], int]:
         rows, num_bad = LOADERS[name](own)
-        split, unreadable = only_readable(own, rows)
+        split, unreadable = leave_out_unreadable(own, rows)
+        check_prompts(own, prompts_of([*split.train, *split.held_out]))
         return split, num_bad + unreadable
 
-    with terminal.busy(console, "reading the data of all stages"):
+    with terminal.busy(console, terminal.loading(config.ppo)):
         loaded = all_of(*(partial(load, name, own) for name, own in config.stages.items()))
     splits = {name: split for name, (split, _) in zip(config.stages, loaded, strict=True)}
     held_out: set[str] = set()
@@ -147,7 +148,11 @@ def _load(config: PipelineConfig, console: Console) -> _Data:
 
 
 def _check_endings(config: PipelineConfig, splits: dict[str, Split[Any]]) -> None:
-    """The first stage's adapter acts from what all its prompts end in, so the later stages' prompts must end in it."""
+    """The first stage's adapter acts from what all its prompts end in, so the later stages' prompts must end in it. One
+    that starts from an adapter made elsewhere acts where that does.
+    """
+    if any(getattr(own, "sft", None) for own in config.stages.values()) and config.sft is None:
+        return
     encoded = {}
     for name, own in config.stages.items():
         encoder, split = load_encoder(own), splits[name]

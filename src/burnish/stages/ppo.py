@@ -14,7 +14,7 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from burnish import terminal
-from burnish.base_setup.base_setup import only_readable
+from burnish.base_setup.base_setup import check_prompts, leave_out_unreadable
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
 from burnish.clock import minutes
@@ -57,18 +57,16 @@ def run_ppo(
 ) -> Run:
     """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
     started = time.perf_counter()
-    if not Run.new_or_unfinished(run_dir, run_name).is_complete:
-        check_before_loading(config, prompts)
-    with terminal.busy(console, terminal.loading(config)):
-        prompts, unreadable = only_readable(config, prompts)
-    num_bad += unreadable
+    prompts, unreadable = leave_out_unreadable(config, prompts)
     everything = [*prompts.train, *prompts.held_out]
     run, finished = open_run(console, config, prompts, run_dir, run_name, from_step)
     if finished:
         return run
     was_complete = run.is_complete
+    check_before_loading(config, prompts)
     warn_of_leaks(config, prompts.held_out)
     with terminal.busy(console, terminal.loading(config)):
+        check_prompts(config, everything)
         trainer = PPOTrainer(config)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
@@ -78,6 +76,7 @@ def run_ppo(
         if finished_meanwhile(console, run, was_complete):
             return run
         memory = trainer.memory_report(everything)
+        num_bad += unreadable
         report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
         console.print(terminal.data_table(report))
         _announce(console, trainer, prompts, run, memory)
@@ -211,12 +210,14 @@ def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path |
     reward model is still to come.
     """
     check_tracker(config.tracker if isinstance(config, TrainConfig) else None)
-    parts = [*config.reward_parts, *(config.eval_reward_parts if isinstance(config, TrainConfig) else [])]
+    asked = {"reward": config.reward_parts, "eval": config.eval_reward_parts if isinstance(config, TrainConfig) else []}
+    parts = [part for own in asked.values() for part in own]
     there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
     functions = check_parts(there, config.reward_timeout)
-    for part in there:
-        if isinstance(part, RulePart) and part.name in NEED_REFERENCES:
-            check_references(part.name, [*prompts.train, *prompts.held_out])
+    for when, own in asked.items():
+        for part in own:
+            if isinstance(part, RulePart) and part.name in NEED_REFERENCES:
+                check_references(part.name, [*(prompts.train if when == "reward" else []), *prompts.held_out])
     for function in functions:
         _try_out(function, prompts.train)
     if len(prompts.train) < config.batch_size:

@@ -139,6 +139,8 @@ def hold(console: Console, run: Run, config: Any) -> Iterator[Saving]:
     that ran out and numbers that went wrong end with what there is to go on from.
     """
     with run.lock(), stop_signals(console) as stop:
+        if stop.exit_code is not None:  # asked for while a pipeline loaded this stage's model
+            raise StoppedError(f"stopped before the first step of {run.folder}. {go_on(run)}", stop.exit_code)
         saving = Saving(console, run, config, stop)
         try:
             yield saving

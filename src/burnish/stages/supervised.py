@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from burnish import terminal
-from burnish.base_setup.base_setup import only_readable
+from burnish.base_setup.base_setup import check_prompts, leave_out_unreadable
 from burnish.config.stage_configs import SupervisedConfig
 from burnish.data import Split, data_report, prompts_of
 from burnish.data.records import count
@@ -59,14 +59,14 @@ def run_supervised(
     `prompts_read` is what the base has read for another stage already.
     """
     started = time.perf_counter()
-    with terminal.busy(console, terminal.loading(config)):
-        data, unreadable = only_readable(config, data)
+    data, unreadable = leave_out_unreadable(config, data)
     run, finished = open_run(console, config, data, run_dir, run_name, from_step)
     if finished:
         return run
     was_complete = run.is_complete
     with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
+        check_prompts(config, prompts_of([*data.train, *data.held_out]))
         trainer = stage.trainer_of(config)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
