@@ -26,7 +26,8 @@ class RunFiles(BaseModel):
     fields: dict[str, str] = Field(default_factory=dict)
     """Other names for the data's columns, ours first: {prompt: question, chosen: better}."""
     skip_bad: bool = False
-    """Leave out rows that cannot be used, and count them, instead of stopping."""
+    """Leave out rows that cannot be used, prompts that do not fit the context among them, and count them, instead of
+    stopping."""
     num_eval_prompts: int = Field(16, ge=0)
     """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
     held-out data has a file of its own, nor for bundled texts, which bring their own split."""
