@@ -92,6 +92,10 @@ def test_a_second_reward_that_falls_clearly_means_over_optimised_though_it_loses
     assert "prefers the start model (0.00 to -4.00, better on 50%" in verdict.sentence
     rises = [9.0, -1.0] * 20
     assert "agrees (0.00 to 4.00" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=rises)).sentence
+    rarely_better_but_by_more = [-0.1] * 26 + [0.3] * 14
+    worse = [-0.1] * 26 + [0.1] * 14
+    for second, said in ((rarely_better_but_by_more, "sees no clear difference"), (worse, "leans to the start model")):
+        assert said in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=second)).sentence
     even = [1.0, -1.0] * 20
     assert "no clear difference" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=even)).sentence
 

@@ -98,6 +98,7 @@ class _SecondOpinion:
         self.wins = wins
         self.prefers_start = wins.interval[1] < 0.5 or change + half < 0
         self.prefers_tuned = not self.prefers_start and (wins.interval[0] > 0.5 or change - half > 0)
+        self.leans_to_start = wins.rate < 0.4 and change < 0
         self._means = fmean(start), fmean(tuned)
 
     def __str__(self) -> str:
@@ -142,7 +143,7 @@ def _outcome(
     if second is not None and second.prefers_tuned:
         return "worth it", f"a reward that it was not trained on agrees ({second})"
     if second is not None:
-        leans = "leans to the start model, though not clearly" if second.wins.rate < 0.4 else "sees no clear difference"
+        leans = "leans to the start model, though not clearly" if second.leans_to_start else "sees no clear difference"
         return "worth it", f"a reward that it was not trained on {leans} ({second})"
     return "worth it", "the text shows no sign of over-optimisation"
 
