@@ -114,6 +114,11 @@ class PPOConfig(ModelConfig):
         return parts_of(self.reward)
 
     @property
+    def eval_reward_parts(self) -> list[RewardPart]:
+        """Of a second reward that training does not see; there is none without a run's config."""
+        return []
+
+    @property
     def optimizer_steps_per_ppo_step(self) -> int:
         """Optimizer steps of each model for a full rollout."""
         return self.epochs * (self.batch_size // (self.mini_batch_size or self.batch_size))

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from burnish import terminal
 from burnish.base_setup.base_setup import leave_out_unreadable
-from burnish.config import PPOConfig, TrainConfig
+from burnish.config import TrainConfig
 from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import load_prompts_of
 from burnish.errors import InputError
@@ -112,8 +112,7 @@ def start_model(trainer: PPOTrainer) -> PolicyModel:
 
 def second_reward(trainer: PPOTrainer) -> RewardComputer | None:
     """The reward that training does not see, if the config names one."""
-    config: PPOConfig = trainer.config
-    parts = config.eval_reward_parts if isinstance(config, TrainConfig) else []
+    parts = trainer.config.eval_reward_parts
     return trainer.reward_of(parts) if parts else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from burnish.config import PPOConfig, TrainConfig
+from burnish.config import PPOConfig
 from burnish.config.reward_parts import ModelPart
 from burnish.data import Split, prompts_of
 from burnish.runs import Run
@@ -35,7 +35,7 @@ def warn_of_leaks(config: PPOConfig, held_out: Sequence[str]) -> None:
 
 def _stages_before(config: PPOConfig) -> list[str]:
     """The runs that a PPO run stands on."""
-    parts = [*config.reward_parts, *(config.eval_reward_parts if isinstance(config, TrainConfig) else [])]
+    parts = [*config.reward_parts, *config.eval_reward_parts]
     return [*([config.sft] if config.sft else []), *(part.path for part in parts if isinstance(part, ModelPart))]
 
 

@@ -66,18 +66,13 @@ def run_ppo(
     check_before_loading(config, prompts)
     warn_of_leaks(config, prompts.held_out)
     with terminal.busy(console, terminal.loading(config)):
-        check_prompts(config, everything)
-        trainer = PPOTrainer(config)
-        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
-        with warnings.catch_warnings():  # a missing ending is announced below, in the run's own words
-            warnings.simplefilter("ignore", UserWarning)
-            trainer.generator.agree_on_invocation(everything)
+        trainer = _loaded(config, everything, prompts_read)
     with hold(console, run, config) as saving:
         if finished_meanwhile(console, run, was_complete):
             return run
         memory = trainer.memory_report(everything)
-        num_bad += unreadable
-        report = data_report(prompts, trainer.generator.encoder.count_tokens, config.max_new_tokens, num_bad)
+        count_tokens = trainer.generator.encoder.count_tokens
+        report = data_report(prompts, count_tokens, config.max_new_tokens, num_bad + unreadable)
         console.print(terminal.data_table(report))
         _announce(console, trainer, prompts, run, memory)
         step = saving.begin(trainer.sound_state, trainer.restore, _identity(trainer, prompts), from_step)
@@ -110,6 +105,17 @@ def run_ppo(
     return run
 
 
+def _loaded(config: PPOConfig, prompts: list[str], prompts_read: PromptCache | None) -> PPOTrainer:
+    """The trainer, ready for these prompts; one that it could not read is found before the weights are loaded."""
+    check_prompts(config, prompts)
+    trainer = PPOTrainer(config)
+    trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
+    with warnings.catch_warnings():  # a missing ending is announced in the run's own words
+        warnings.simplefilter("ignore", UserWarning)
+        trainer.generator.agree_on_invocation(prompts)
+    return trainer
+
+
 def _identity(trainer: PPOTrainer, prompts: Split[str]) -> dict[str, Any]:
     """What the run must find again; a reward function may be mended on the way, which is told."""
     heads = [model.head for model in trainer.reward_computer.models]
@@ -120,7 +126,7 @@ def _identity(trainer: PPOTrainer, prompts: Split[str]) -> dict[str, Any]:
 def _fingerprint_of_rewards(config: PPOConfig) -> str:
     """Functions and models that answers are scored with, in training and in the verdict."""
     files: list[Path] = []
-    for part in [*config.reward_parts, *(config.eval_reward_parts if isinstance(config, TrainConfig) else [])]:
+    for part in [*config.reward_parts, *config.eval_reward_parts]:
         if isinstance(part, PythonPart):
             files.append(Path(part.function.rpartition(":")[0]))
         elif isinstance(part, ModelPart):
@@ -210,14 +216,14 @@ def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path |
     reward model is still to come.
     """
     check_tracker(config.tracker if isinstance(config, TrainConfig) else None)
-    asked = {"reward": config.reward_parts, "eval": config.eval_reward_parts if isinstance(config, TrainConfig) else []}
-    parts = [part for own in asked.values() for part in own]
+    parts = [*config.reward_parts, *config.eval_reward_parts]
     there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
     functions = check_parts(there, config.reward_timeout)
-    for when, own in asked.items():
+    everything = [*prompts.train, *prompts.held_out]
+    for asked_about, own in ((everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
         for part in own:
             if isinstance(part, RulePart) and part.name in NEED_REFERENCES:
-                check_references(part.name, [*(prompts.train if when == "reward" else []), *prompts.held_out])
+                check_references(part.name, asked_about)
     for function in functions:
         _try_out(function, prompts.train)
     if len(prompts.train) < config.batch_size:
