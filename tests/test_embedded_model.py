@@ -21,6 +21,7 @@ pytestmark = pytest.mark.real_model
 def test_a_short_real_run(tmp_path, task):
     shorter = {"steps": 2, "batch_size": 4, "mini_batch_size": 2, "epochs": 2, "max_new_tokens": 12}
     shorter |= {"target_kl_stop": None}  # so few tokens in an update move far, and every update is counted below
+    shorter |= {"top_k": 0, "top_p": 1.0}  # nothing is cut off, so that the KL starts at 0
     alone = {"sft": None, "reward": "tldr", "value_from_reward": False}
     if task == "sentiment":
         config = sentiment_config(**shorter)
@@ -31,13 +32,13 @@ def test_a_short_real_run(tmp_path, task):
     run = run_ppo(config, prompts, tmp_path, "run", Console(quiet=True))
     steps = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # the policy starts as the reference
-    assert steps[1]["kl_k3"] > 1e-5  # and has moved after one step
+    assert steps[1]["kl"] > 1e-4  # and has moved after one step
     assert steps[0]["first_ratio_error"] < 1e-4
     assert steps[1]["first_ratio_error"] < 1e-4
     assert steps[1]["policy_updates"] == 2 * 2 * 2  # steps x epochs x mini-batches
     result = json.loads((run.folder / "result.json").read_text())
     assert result["before"]["kl"]["mean"] == pytest.approx(0.0, abs=1e-3)
-    assert abs(result["after"]["kl"]["mean"]) > 1e-3
+    assert result["after"]["kl"]["mean"] > 1e-3
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -68,10 +68,10 @@ def test_prompts_of_a_step_follow_from_seed_and_step():
 def test_every_metric_of_a_step_is_documented_and_finite():
     results = tiny_trainer().ppo_step(PROMPTS)
     numbers = {k for k, v in results.items() if isinstance(v, int | float)}
-    assert numbers | {"reward_parts"} == set(METRICS)
+    assert numbers | {"reward_parts", "sampler_gap"} == set(METRICS)  # the gap is one of half precision
     assert all(abs(results[k]) < float("inf") for k in numbers)
     assert results["entropy"] > 0
-    assert results["kl_k3"] >= 0
+    assert results["kl"] >= 0
 
 
 def test_steps_beyond_the_schedule_are_refused():
@@ -88,7 +88,7 @@ def test_adaptive_kl_coefficient_moves_towards_its_target():
     high = KLController(0.1, target=1.0, horizon=100)
     high.update(kl_per_response=5.0, num_responses=10)
     assert high.kl_coef == pytest.approx(0.102)
-    trainer = tiny_trainer(adaptive_kl_target=5.0, adaptive_kl_horizon=80, kl_coef=0.1)
+    trainer = tiny_trainer(adaptive_kl_target=5.0, adaptive_kl_horizon=80, kl_coef=0.1, top_k=0, top_p=1.0)
     trainer.ppo_step(PROMPTS)  # KL 0: far below the target, so the price falls by 20 % of 8 / 80
     assert trainer.kl_coef == pytest.approx(0.098)
 

@@ -1,7 +1,8 @@
 """Speed must not change what is learned: the losses of fixed seeds, recorded before anything was made fast.
 
 Recorded by `python tests/test_same_losses.py`, at the last commit before the first optimisation. Record again only
-when the algorithm itself is meant to change. Tokens are drawn by torch.multinomial here, as they were then: burnish's
+when the algorithm itself is meant to change: those of `kept` settings were recorded again when the reference began to
+count with its whole vocabulary. Tokens are drawn by torch.multinomial here, as they were then: burnish's
 own draw takes other random numbers, and what is compared is what the same tokens teach.
 """
 

@@ -29,7 +29,7 @@ from burnish.errors import BurnishError, NoCheckpointError, ResourceError, is_di
 MANIFEST = "MANIFEST.json"
 TENSORS = "tensors.safetensors"
 VALUES = "values.json"
-FORMAT = 3
+FORMAT = 4  # 3: with top-k or top-p the KL was charged over the kept set alone
 AVERAGED_STEPS = 5  # a single step's reward is mostly luck: the best checkpoint is the best mean of these
 SPARE_BYTES = 50 * 2**20  # what a run writes beside its checkpoints
 

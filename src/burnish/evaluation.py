@@ -13,7 +13,6 @@ import torch
 
 from burnish.errors import RewardFailedError
 from burnish.intervals import half_interval
-from burnish.maths import kl_per_token
 from burnish.models import PolicyModel
 from burnish.models.base_model import LanguageModel
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
@@ -141,7 +140,7 @@ def evaluate(
         if second_reward is not None:
             result.second_reward += _per_response(second_reward, batch, texts, pairs)
             _refuse_most_failed(second_reward, result.second_reward, len(prompts))
-        result.kl += (kl_per_token(pairs["logprob"], pairs["ref_logprob"]) * pairs.mask).sum(1).tolist()
+        result.kl += pairs["exact_kl"].sum(1).tolist()
         result.tokens += pairs.lengths.float().tolist()
         result.finished += pairs.finished.float().tolist()
         result.surprise += _surprise(base_model, pairs)

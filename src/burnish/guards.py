@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import warnings
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from burnish.errors import DivergedError
+from burnish.errors import BurnishError, DivergedError
 from burnish.sa_pairs import SAPairs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -95,6 +96,39 @@ class RunawayGuard:
                 f"{self.PATIENCE} steps in a row: the policy runs away from its reference. Lower "
                 "learning_rate, raise kl_coef, or lower target_kl_stop"
             )
+
+
+class SamplerGapGuard:
+    """In half precision decoding and a training pass round differently: stops where they differ by more than the format
+    explains, and warns once where they drift apart. `gap` is the mean distance of their log-probabilities.
+    """
+
+    # Logits are of the order of 20, and the format rounds them to steps of 2^-4 (bfloat16) or 2^-7 (float16).
+    LIMITS: ClassVar = {torch.bfloat16: 0.2, torch.float16: 0.03}
+    GROWTH = 3.0
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.limit = self.LIMITS.get(dtype, math.inf)
+        self.first_gap: float | None = None
+
+    def check(self, gap: float | None) -> None:
+        if gap is None:
+            return
+        if gap > self.limit:
+            raise BurnishError(
+                f"sampling and training disagree: their log-probabilities differ by {gap:.2g} on average, which the "
+                f"number format does not explain (limit {self.limit:g}). Set dtype: float32, or look for what differs "
+                "between the two"
+            )
+        if self.first_gap is None:
+            self.first_gap = gap
+        elif gap > self.GROWTH * max(self.first_gap, self.limit / 20):
+            warnings.warn(
+                f"the gap between sampling and training has grown from {self.first_gap:.2g} to {gap:.2g} nats a token; "
+                "a lower learning rate or dtype: float32 keeps them together",
+                stacklevel=2,
+            )
+            self.first_gap = gap  # told once, until it grows as much again
 
 
 class ConstantRewardGuard:

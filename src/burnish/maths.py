@@ -51,6 +51,16 @@ def kl_per_token(logprob: Tensor, ref_logprob: Tensor, estimator: str = "k1") ->
     raise ValueError(f"unknown KL estimator {estimator!r}; use k1, k2 or k3")
 
 
+def exact_kl(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """KL(policy || reference) of one position: sum_v p_v (log p_v - log q_v), never negative.  [..., V] -> [...]
+
+    Entries of -inf in `logprobs` carry no mass. The reference's entries need not sum to 1: they may be those of its
+    whole vocabulary at the few tokens that the policy kept.
+    """
+    p = logprobs.exp()
+    return (p * (logprobs - ref_logprobs).masked_fill(p == 0, 0.0)).sum(-1)
+
+
 def kl_adjusted_rewards(kl: Tensor, score: Tensor, mask: Tensor, kl_coef: float) -> Tensor:
     """r_t = -kl_coef * kl_t, plus the score.  [B, T] -> [B, T]
 

@@ -18,13 +18,16 @@ LARGEST = 1e15  # of a reward: its square is summed over a batch in float32
 
 
 class KLDivergence:
-    """Adds `kl`, the distance of each token's log-probability from the reference's."""
+    """Adds `kl`, the distance to the reference at each token: estimated from the sampled token (k1, k2, k3), or the
+    exact KL of the two distributions there, which the generator has computed."""
 
     def __init__(self, estimator: str = "k1") -> None:
         self.estimator = estimator
 
     def add_kl_to_sa_pairs(self, sa_pairs: Rows) -> SAPairs:
         pairs = as_sa_pairs(sa_pairs)
+        if self.estimator == "exact":
+            return pairs.with_columns(kl=pairs["exact_kl"])
         return pairs.with_columns(kl=kl_per_token(pairs["logprob"], pairs["ref_logprob"], self.estimator))
 
 

@@ -34,13 +34,27 @@ COLUMNS: dict[str, Column] = {
     "logprob": Column(
         "logprob_policy", "log pi(a given s) when it was sampled", "SequenceGenerator.generate_sequences"
     ),
+    "sampler_logprob": Column(
+        "logprob_sampler",
+        "in half precision: the same as decoding rounded it; `logprob_policy` is then that of a training pass",
+        "SequenceGenerator.generate_sequences",
+    ),
     "ref_logprob": Column(
-        "logprob_ref", "log pi(a given s) of the frozen reference", "SequenceGenerator.generate_sequences"
+        "logprob_ref",
+        "log pi(a given s) of the frozen reference, over its whole vocabulary",
+        "SequenceGenerator.generate_sequences",
+    ),
+    "exact_kl": Column(
+        "exact_kl",
+        "KL of the distribution it was sampled from to the reference's: the whole sum, not a sample",
+        "SequenceGenerator.generate_sequences",
     ),
     "entropy": Column(
         "entropy", "entropy of the distribution it was sampled from", "SequenceGenerator.generate_sequences"
     ),
-    "kl": Column("kl", "distance to the reference, charged per token", "KLDivergence.add_kl_to_sa_pairs"),
+    "kl": Column(
+        "kl", "distance to the reference, as it is charged (`kl_estimator`)", "KLDivergence.add_kl_to_sa_pairs"
+    ),
     "reward": Column("reward", "-kl_coef * kl, plus the score", "RewardAdjuster.adjust_rewards_with_kl"),
     "value": Column("value", "V(s), predicted before the action", "ValueAdder.add_values_to_sa_pairs"),
     "td_error": Column("td_error", "r + gamma * V(s') - V(s)", "TDError.compute_td_errors"),

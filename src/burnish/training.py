@@ -18,18 +18,25 @@ Statistics = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """PPO-clip. `mean` and `scale` whiten the advantage: (advantage - mean) * scale."""
+    """PPO-clip, and the KL to the reference if it is charged here.
+
+    `mean` and `scale` whiten the advantage: (advantage - mean) * scale. The KL is scaled alike, so that `kl_coef`
+    prices a nat in the reward's units wherever it is charged.
+    """
 
     clip_epsilon: float
     mean: Tensor | float = 0.0
     scale: Tensor | float = 1.0
+    kl_coef: float = 0.0
 
-    def __call__(self, pairs: SAPairs, logprob: Tensor) -> tuple[Tensor, Statistics]:
-        """The summed loss of new log-probabilities [B, T], and statistics."""
+    def __call__(self, pairs: SAPairs, logprob: Tensor, kl: Tensor | None = None) -> tuple[Tensor, Statistics]:
+        """The summed loss of new log-probabilities [B, T] (and KL [B, T]), and statistics."""
         mask, old_logprob = pairs.mask, pairs["logprob"]
         advantage = (pairs["advantage"] - self.mean) * self.scale
         ratio = policy_ratio(logprob, old_logprob)
         loss = ppo_clip_loss(ratio, advantage, self.clip_epsilon)
+        if kl is not None:
+            loss = loss + self.kl_coef * self.scale * kl
         with torch.no_grad():
             outside = (ratio - 1).abs() > self.clip_epsilon
             statistics = {

@@ -25,10 +25,11 @@ class PPOConfig(ModelConfig):
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature, applied when scoring too. Usual 0.7-1.0; lower explores less."""
     top_k: int = Field(50, ge=0)
-    """Keep the k most likely tokens, 0 for all. Usual 20-100; small sets read better and make the head cheap."""
+    """Keep the k most likely tokens, 0 for all. Usual 20-100; small sets read better and make the policy's head cheap.
+    The reference always counts with its whole vocabulary: text it would not sample costs its full KL."""
     top_p: float = Field(0.95, gt=0, le=1)
-    """Keep the smallest set of tokens with this probability, 1 for all. Usual 0.9-1; lower explores less. Below 1, set
-    top_k too: without it the sets can be very large, and they are stored."""
+    """Keep the smallest set of tokens with this probability, 1 for all. Usual 0.9-1; lower explores less. Below 1 it
+    needs top_k: the sets are stored, and must not grow without bound."""
 
     # ---- reward and KL
     reward: str | list[RewardPart] = "tldr"
@@ -39,8 +40,14 @@ class PPOConfig(ModelConfig):
     then asked for each response alone; what still fails is left out of the step."""
     kl_coef: float = Field(0.1, ge=0)
     """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
-    """What is charged per token, with d = logprob - ref_logprob: k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d."""
+    kl_in: Literal["reward", "loss", "both"] = "reward"
+    """Where the KL is charged. `reward`: on every token, with the estimator k1, which acts on the token itself and on
+    those before it. `loss`: as a term of the policy's loss, in the reward's units; it acts on each token's own state
+    only. `both`: the exact KL in the loss for a token's own state, and in the reward for the tokens before it."""
+    kl_estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
+    """What is charged for a token, with d = logprob - ref_logprob. In the reward: `k1` = d. In the loss: `exact`, the
+    whole sum over the vocabulary, `k2` = d^2/2 or `k3` = exp(-d) - 1 + d. In both: `exact`. Any other pair of place and
+    estimator has the wrong gradient and is refused (docs/design.md)."""
     adaptive_kl_target: float | None = Field(None, gt=0)
     """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10."""
     adaptive_kl_horizon: int = Field(10_000, ge=1)
@@ -103,9 +110,29 @@ class PPOConfig(ModelConfig):
             broken.append(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}")
         if self.value_from_reward and not any(part.kind == "model" for part in self.reward_parts):
             broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
+        broken += self._broken_rules_of_kl()
         if self.value_warmup_steps >= self.steps:
             broken.append(
                 f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
+            )
+        return broken
+
+    def _broken_rules_of_kl(self) -> list[str]:
+        broken = []
+        fitting = {"reward": ("k1",), "loss": ("exact", "k2", "k3"), "both": ("exact",)}[self.kl_in]
+        if self.kl_estimator not in fitting:
+            broken.append(
+                f"kl_estimator {self.kl_estimator} has the wrong gradient with kl_in: {self.kl_in}; use "
+                f"{' or '.join(fitting)}"
+            )
+        if self.kl_in != "reward" and self.whiten_rewards:
+            broken.append(
+                "kl_in: loss prices the KL in the reward's units, which whiten_rewards changes; use one of them"
+            )
+        if self.top_k == 0 and self.top_p < 1:
+            broken.append(
+                f"top_p {self.top_p:g} without top_k keeps sets of any size, and they are stored; set top_k (50 to "
+                "1000), or top_p: 1"
             )
         return broken
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from burnish.errors import InputError
-from burnish.models.sampling import selected_logprobs
+from burnish.models.sampling import kl_of_states, selected_logprobs
 from burnish.models.shared_base import SharedBase
 from burnish.models.shared_context import SharedContext
 from burnish.sa_pairs import SAPairs
@@ -53,13 +53,34 @@ class LanguageModel(RoleModel):
         super().__init__(base, adapter)
         self.temperature = temperature
 
-    def logprobs(self, context: SharedContext, mask: Tensor, kept: Tensor | None) -> Tensor:
+    def states(self, context: SharedContext) -> Tensor:
+        """The hidden state before every response token, ready for the head.  -> [B, T, H]"""
+        return self.base.state_hidden(self.adapter, context)
+
+    def logprobs(
+        self, context: SharedContext, mask: Tensor, kept: Tensor | None, states: Tensor | None = None
+    ) -> Tensor:
         """log pi(a|s) of every response token, renormalised over the kept sets.  -> [B, T], zero outside the mask"""
-        hidden = self.base.state_hidden(self.adapter, context)[mask]  # [N, H]: the head only where a token is scored
+        states = self.states(context) if states is None else states
         chosen = selected_logprobs(
-            hidden, self.base.head, context.response[mask], None if kept is None else kept[mask], self.temperature
+            states[mask],  # [N, H]: the head only where a token is scored
+            self.base.head,
+            context.response[mask],
+            None if kept is None else kept[mask],
+            self.temperature,
         )
-        return torch.zeros(mask.shape, dtype=chosen.dtype, device=mask.device).masked_scatter(mask, chosen)
+        return scattered(chosen, mask)
+
+    def kl_to_reference(self, context: SharedContext, mask: Tensor, states: Tensor) -> Tensor:
+        """KL(policy || reference) over the whole vocabulary before every response token, with gradient.  -> [B, T]"""
+        assert context.reference is not None
+        kl = kl_of_states(states[mask], context.reference[mask], self.base.head, self.temperature)
+        return scattered(kl, mask)
+
+
+def scattered(values: Tensor, mask: Tensor) -> Tensor:
+    """Values of the real tokens, in order, at their places.  [N] -> [B, T], zero outside the mask"""
+    return torch.zeros(mask.shape, dtype=values.dtype, device=mask.device).masked_scatter(mask, values)
 
 
 class ScalarModel(RoleModel):

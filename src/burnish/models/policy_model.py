@@ -29,6 +29,7 @@ class Rollout:
     entropy: Tensor  # [B, T]
     kept: Tensor | None  # [B, T, k]
     finished: Tensor  # [B] bool: ended in a stop token
+    states: Tensor  # [B, T, H]: what each token was sampled from, ready for the head
     context: SharedContext
 
 
@@ -50,8 +51,7 @@ class PolicyModel(LanguageModel):
         num_suffix = prompt_ids.shape[1] - start
         cache = base.read_prompts(prompt_ids, prompt_mask, room=num_suffix + max_new_tokens)
         prefix = cache.room[base.trunk_depth :, ..., :start, :].clone()
-        hidden_size = base.hidden_size if base.trunk_depth else 0
-        tape = _Tape(len(prompts), max_new_tokens, num_suffix, hidden_size, base.head)
+        tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.head, keep_trunk=base.trunk_depth > 0)
         base.take_role(self.adapter)
         self._decode(prompt_ids[:, start:], prompt_mask, cache, tape, sampler, generator)
         return tape.rollout(prompt_ids, prompt_mask, start, prefix)
@@ -73,8 +73,9 @@ class PolicyModel(LanguageModel):
             trunk = base.run_layers(base.embed(inputs), key_mask, cache, range(base.trunk_depth))
             hidden = base.run_layers(trunk, key_mask, cache, range(base.trunk_depth, base.num_layers))
             cache.advance(inputs.shape[1])
-            sampled = sampler(times_weight(base.norm(hidden[:, -1]), base.head).contiguous(), generator, rows)
-            tape.write(t, rows[alive], alive, trunk, sampled)
+            state = base.norm(hidden[:, -1])  # [n, H]
+            sampled = sampler(times_weight(state, base.head).contiguous(), generator, rows)
+            tape.write(t, rows[alive], alive, trunk, state, sampled)
             stopped = torch.isin(sampled.action, stop_ids)
             tape.finished[rows[alive & stopped]] = True
             alive = alive & ~stopped
@@ -88,9 +89,9 @@ class PolicyModel(LanguageModel):
 
 
 class _Tape:
-    """Writes down what decoding produces, at the sequences' own rows. Hidden size 0: there is no trunk to keep."""
+    """Writes down what decoding produces, at the sequences' own rows."""
 
-    def __init__(self, batch: int, max_new_tokens: int, num_suffix: int, hidden_size: int, like: Tensor) -> None:
+    def __init__(self, batch: int, max_new_tokens: int, num_suffix: int, like: Tensor, keep_trunk: bool) -> None:
         self.max_new_tokens = max_new_tokens
         self.num_suffix = num_suffix
         self.mask = torch.zeros(batch, max_new_tokens, dtype=torch.bool, device=like.device)
@@ -98,11 +99,14 @@ class _Tape:
         self.logprob = torch.zeros(batch, max_new_tokens, device=like.device)
         self.entropy = torch.zeros(batch, max_new_tokens, device=like.device)
         self.finished = torch.zeros(batch, dtype=torch.bool, device=like.device)
-        self.trunk = like.new_zeros(batch, num_suffix + max_new_tokens - 1, hidden_size) if hidden_size else None
+        hidden_size = like.shape[1]
+        self.states = like.new_zeros(batch, max_new_tokens, hidden_size)
+        self.trunk = like.new_zeros(batch, num_suffix + max_new_tokens - 1, hidden_size) if keep_trunk else None
         self.kept: list[Tensor] = []  # per step [B, k_t]; the width differs from step to step
 
-    def write(self, t: int, rows: Tensor, alive: Tensor, trunk: Tensor, sampled: Sampled) -> None:
+    def write(self, t: int, rows: Tensor, alive: Tensor, trunk: Tensor, state: Tensor, sampled: Sampled) -> None:
         self.mask[rows, t] = True
+        self.states[rows, t] = state[alive]
         self.action[rows, t] = sampled.action[alive]
         self.logprob[rows, t] = sampled.logprob[alive]
         self.entropy[rows, t] = sampled.entropy[alive]
@@ -130,5 +134,6 @@ class _Tape:
             entropy=self.entropy[:, :width],
             kept=kept,
             finished=self.finished,
+            states=self.states[:, :width],
             context=SharedContext(prompt_ids, prompt_mask, action, start, prefix, trunk),
         )

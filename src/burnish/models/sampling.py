@@ -1,12 +1,14 @@
 """Sampling a token, and scoring it later under the very distribution that it was sampled from.
 
-Top-k and top-p keep a set of tokens at each position. That set is stored, and whoever scores the token afterwards
-(the old policy, the new one, the reference) is renormalised over the same set. So the first ratio is 1, the KL is a
-true KL between two distributions over one set, and the head needs only the kept rows of the vocabulary.
+Top-k and top-p keep a set of tokens at each position. That set is stored, and the policy, old and new, is renormalised
+over it. So the first ratio is 1, and the policy's head needs only the kept rows of the vocabulary. The reference is not
+renormalised: the KL is that of what is sampled to the reference's whole distribution. Over the kept set alone it would
+vanish as the policy sharpens, because any two distributions over one token are the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +17,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from burnish.errors import DivergedError
-from burnish.maths import entropy
+from burnish.maths import entropy, exact_kl
 
 # Up to this many kept tokens it is cheaper to gather their rows of the head than to multiply with all of it.
 MAX_GATHERED_ROWS = 512
-LOGITS_CHUNK = 256  # positions whose full-vocabulary logits exist at the same time
+CHUNK_BYTES = 48 * 2**20  # of logits, or of gathered rows of the head, that exist at the same time
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,59 @@ def selected_logprobs(
     return _SelectedLogprobs.apply(hidden, head, action, kept, temperature)
 
 
+def kl_of_states(hidden: Tensor, ref_hidden: Tensor, head: Tensor, temperature: float = 1.0) -> Tensor:
+    """KL(policy || reference) over the whole vocabulary at each state, differentiable in `hidden`.
+
+    hidden and ref_hidden [N, H], head [V, H]  ->  [N]
+    """
+    return _KLOfStates.apply(hidden, ref_hidden, head, temperature)
+
+
+@torch.no_grad()
+def against_reference(
+    hidden: Tensor, ref_hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """log pi_ref(action) over the whole vocabulary, and KL(what is sampled || reference) of each position.
+
+    hidden and ref_hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N], [N]
+    """
+    ref_logprobs, kls = [], []
+    for chunk in _chunks(len(hidden), head, kept, whole=True):
+        ref = _logits(ref_hidden[chunk], head, temperature).log_softmax(-1)  # [n, V]
+        ref_logprobs.append(ref.gather(1, action[chunk, None]).squeeze(1))
+        if kept is None:
+            logprobs = _logits(hidden[chunk], head, temperature).log_softmax(-1)
+        else:
+            logprobs = _kept_logits(hidden[chunk], head, kept[chunk], temperature)[0].log_softmax(-1)
+            ref = ref.gather(1, _ids(kept[chunk]))
+        kls.append(exact_kl(logprobs, ref))
+    return torch.cat(ref_logprobs), torch.cat(kls)
+
+
+def _chunks(count: int, head: Tensor, kept: Tensor | None, whole: bool) -> Iterator[slice]:
+    """Positions that are computed together: as many as CHUNK_BYTES hold of `whole` logits, and of gathered rows."""
+    gathered = kept.shape[1] * head.shape[1] if kept is not None and kept.shape[1] <= MAX_GATHERED_ROWS else 0
+    numbers_each = max(gathered, head.shape[0] if whole or not gathered else 0)
+    size = max(1, CHUNK_BYTES // (4 * numbers_each))
+    return (slice(first, first + size) for first in range(0, count, size))
+
+
+def _ids(kept: Tensor) -> Tensor:
+    return kept.long().clamp(min=0)
+
+
+def _logits(hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
+    return (hidden @ head.T).float().div_(temperature)  # [n, V]
+
+
+def _kept_logits(hidden: Tensor, head: Tensor, kept: Tensor, temperature: float) -> tuple[Tensor, Tensor | None]:
+    """Logits of the kept tokens [n, k], -inf where fewer; and their rows of the head, where only these were read."""
+    ids = _ids(kept)
+    rows = head[ids] if kept.shape[1] <= MAX_GATHERED_ROWS else None  # [n, k, H]
+    z = (hidden @ head.T).gather(1, ids) if rows is None else (rows @ hidden[:, :, None]).squeeze(2)
+    return z.float().div_(temperature).masked_fill_(kept < 0, -torch.inf), rows
+
+
 class _SelectedLogprobs(torch.autograd.Function):
     """log softmax(head @ hidden / temperature) at the actions, in chunks of states.
 
@@ -111,16 +166,12 @@ class _SelectedLogprobs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float
     ) -> Tensor:
         logprobs, gradients = [], []
-        for first in range(0, len(hidden), LOGITS_CHUNK):
-            chunk = slice(first, first + LOGITS_CHUNK)
-            h, a = hidden[chunk], action[chunk, None]
-            ids = None if kept is None else kept[chunk].long().clamp(min=0)  # [n, k]
-            rows = None if ids is None or ids.shape[1] > MAX_GATHERED_ROWS else head[ids]  # [n, k, H]
-            z = h @ head.T if rows is None else (rows @ h[:, :, None]).squeeze(2)
-            z = z if ids is None or rows is not None else z.gather(1, ids)
-            z = z.float().div_(temperature)  # [n, V or k]
-            if kept is not None:
-                z.masked_fill_(kept[chunk] < 0, -torch.inf)
+        for chunk in _chunks(len(hidden), head, kept, whole=False):
+            h, a, rows = hidden[chunk], action[chunk, None], None
+            if kept is None:
+                z = _logits(h, head, temperature)  # [n, V]
+            else:
+                z, rows = _kept_logits(h, head, kept[chunk], temperature)  # [n, k]
                 a = (kept[chunk] == a).long().argmax(1, keepdim=True)
             logprob = z.log_softmax(-1)
             logprobs.append(logprob.gather(1, a).squeeze(1))
@@ -129,7 +180,8 @@ class _SelectedLogprobs(torch.autograd.Function):
                 if rows is not None:
                     expected = (p[:, None] @ rows).squeeze(1)  # [n, H]
                 else:
-                    p = p if ids is None else p.new_zeros(len(p), len(head)).scatter_add_(1, ids, p)
+                    if kept is not None:
+                        p = p.new_zeros(len(p), len(head)).scatter_add_(1, _ids(kept[chunk]), p)
                     expected = p @ head
                 gradients.append((head[action[chunk]] - expected).div_(temperature))
         if ctx.needs_input_grad[0]:
@@ -141,3 +193,29 @@ class _SelectedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return grad[:, None].to(gradient.dtype) * gradient, None, None, None, None
+
+
+class _KLOfStates(torch.autograd.Function):
+    """sum_v p_v (log p_v - log q_v), in chunks of states; d/dz_v = p_v (log p_v - log q_v - KL) / temperature."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, ref_hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
+        kls, gradients = [], []
+        for chunk in _chunks(len(hidden), head, None, whole=True):
+            logprobs = _logits(hidden[chunk], head, temperature).log_softmax(-1)  # [n, V]
+            difference = _logits(ref_hidden[chunk], head, temperature).log_softmax(-1).neg_().add_(logprobs)
+            p = logprobs.exp_()
+            kl = (p[:, None] @ difference[:, :, None]).reshape(-1)  # [n]
+            kls.append(kl)
+            if ctx.needs_input_grad[0]:
+                of_logits = difference.sub_(kl[:, None]).mul_(p).to(head.dtype)  # [n, V]
+                gradients.append((of_logits @ head).div_(temperature))
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(torch.cat(gradients))
+        return torch.cat(kls)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return grad[:, None].to(gradient.dtype) * gradient, None, None, None

@@ -18,6 +18,5 @@ class SFTModel(LanguageModel):
         super().__init__(base, adapter, temperature)
 
     @torch.no_grad()
-    def logprobs(self, context: SharedContext, mask: Tensor, kept: Tensor | None) -> Tensor:
-        """log pi_ref(a|s), over the sets that the policy kept.  -> [B, T]"""
-        return super().logprobs(context, mask, kept)
+    def states(self, context: SharedContext) -> Tensor:
+        return super().states(context)

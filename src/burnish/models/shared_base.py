@@ -69,6 +69,10 @@ class SharedBase:
         return self.head.shape[1]
 
     @property
+    def in_half_precision(self) -> bool:
+        return self.head.element_size() < 4
+
+    @property
     def key_bytes(self) -> int:
         """Memory of one token's keys and values in all layers."""
         key_heads, _, head_dim = self._key_shape(0)

@@ -28,6 +28,8 @@ class SharedContext:
     """[layers above the trunk, 2, B, key_heads, start, D] keys and values."""
     trunk: Tensor | None
     """[B, P - start + T - 1, H] hidden states after the adapter-free lower layers; None: there are none."""
+    reference: Tensor | None = None
+    """[B, T, H] the reference's state before each response token; None: nothing in training needs it."""
 
     @property
     def suffix_ids(self) -> Tensor:
@@ -42,8 +44,8 @@ class SharedContext:
 
     @property
     def nbytes(self) -> int:
-        held = [self.prefix, *([] if self.trunk is None else [self.trunk])]
-        return sum(t.numel() * t.element_size() for t in held)
+        held = (self.prefix, self.trunk, self.reference)
+        return sum(t.numel() * t.element_size() for t in held if t is not None)
 
     def rows(self, rows: Tensor, prompt_width: int, response_width: int) -> SharedContext:
         """Some sequences, cut to the widths they need: left columns of the prompt, right columns of the response."""
@@ -58,6 +60,7 @@ class SharedContext:
             start=start,
             prefix=self.prefix[:, :, rows, :, self.start - start :],
             trunk=None if self.trunk is None else self.trunk[rows, suffix_cut : suffix_cut + suffix_width],
+            reference=None if self.reference is None else self.reference[rows, :response_width],
         )
 
 

@@ -26,12 +26,13 @@ class SequenceGenerator:
         sampler: Sampler,
         max_new_tokens: int,
         clock: Clock | None = None,
+        keep_reference: bool = False,
     ) -> None:
         self.policy = policy
         self.encoder = encoder
         self.sampler = sampler
         self.max_new_tokens = max_new_tokens
-        self.extractor = TokenAttributionExtractor(sft_model)
+        self.extractor = TokenAttributionExtractor(sft_model, keep_reference)
         self.builder = SAPairBuilder()
         self.clock = clock or Clock()
         self.invocation = Invocation(policy.base, encoder)
@@ -48,7 +49,8 @@ class SequenceGenerator:
         encoded = self.encoder.encode(prompts)
         speaker = speaker or self.policy
         rollout = speaker.generate(encoded, self.max_new_tokens, sampler or self.sampler, generator)
-        pairs = self.builder.build(rollout, self.extractor.extract(rollout), speaker.num_updates)
+        columns, context = self.extractor.extract(rollout, speaker)
+        pairs = self.builder.build(rollout, columns, context, speaker.num_updates)
         check_finite("policy's log-probability", pairs["logprob"], pairs)
         check_finite("reference's log-probability", pairs["ref_logprob"], pairs)
         return pairs, self.decode(pairs)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from burnish.memory import held_bytes
-from burnish.models.sampling import LOGITS_CHUNK
+from burnish.models.sampling import CHUNK_BYTES
 from burnish.models.shared_base import PREFILL_TOKENS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes
     most = min(config.micro_batch_size or batch, config.mini_batch_size or batch)
     sequences = max(1, min(most, config.activation_mb * MEGABYTE // max(per_sequence, 1)))
-    logits = 2 * LOGITS_CHUNK * (config.top_k * base.hidden_size or base.head.shape[0]) * 4
+    logits = 3 * CHUNK_BYTES
     return _Work(
         prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes),
         room=batch * (longest + new) * base.key_bytes,

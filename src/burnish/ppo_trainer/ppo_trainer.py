@@ -17,7 +17,7 @@ from burnish.config import PPOConfig
 from burnish.config.reward_parts import ModelPart, RewardPart, unique_names
 from burnish.errors import DivergedError, InputError
 from burnish.experience_buffer import ExperienceBuffer
-from burnish.guards import ConstantRewardGuard, RunawayGuard
+from burnish.guards import ConstantRewardGuard, RunawayGuard, SamplerGapGuard
 from burnish.maths import linear_decay
 from burnish.metrics import step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
@@ -72,7 +72,13 @@ class PPOTrainer:
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
         self.generator = SequenceGenerator(
-            self.policy, self.sft_model, self.setup.encoder, sampler, config.max_new_tokens, self.clock
+            self.policy,
+            self.sft_model,
+            self.setup.encoder,
+            sampler,
+            config.max_new_tokens,
+            self.clock,
+            keep_reference=config.kl_in != "reward" and config.kl_estimator == "exact",
         )
         self.reward_computer = (
             self.reward_of(config.reward_parts)
@@ -92,6 +98,7 @@ class PPOTrainer:
         self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
         self.runaway_guard = RunawayGuard(config.max_kl)
         self.constant_reward_guard = ConstantRewardGuard()
+        self.sampler_gap_guard = SamplerGapGuard(self.base.head.dtype)
         self.step = 0
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
 
@@ -137,7 +144,7 @@ class PPOTrainer:
         rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
         prompts, texts, sa_pairs, rewards = only_scored(prompts, texts, sa_pairs, rewards)
         sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
-        sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(sa_pairs, rewards, self.kl_coef)  # 4 reward
+        sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(sa_pairs, rewards, self.charged_kl_coef)  # 4 reward
         sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs)  # 5 value
         sa_pairs = self.td_error.compute_td_errors(sa_pairs)  # 6 TD error
         sa_pairs = self.gae_advantage.compute_gae_advantages(sa_pairs)  # 7 advantage
@@ -151,7 +158,13 @@ class PPOTrainer:
 
     @property
     def kl_coef(self) -> float:
+        """Price of one nat now."""
         return self.kl_controller.kl_coef
+
+    @property
+    def charged_kl_coef(self) -> float:
+        """What of it the reward charges: nothing where the loss does."""
+        return 0.0 if self.config.kl_in == "loss" else self.kl_coef
 
     def _begin_step(self, prompts: Sequence[str]) -> float:
         if self.config.lr_schedule == "linear" and self.step >= self.config.steps:
@@ -169,7 +182,7 @@ class PPOTrainer:
     def _train_policy_after_warmup(self) -> float:
         if self.step < self.config.value_warmup_steps:
             return 0.0
-        return self.model_trainer.train_policy_model(self.experience_buffer)
+        return self.model_trainer.train_policy_model(self.experience_buffer, self.kl_coef)
 
     def _end_step(
         self, started: float, prompts: Sequence[str], sa_pairs: SAPairs, texts: list[str], rewards: list[Any]
@@ -188,6 +201,7 @@ class PPOTrainer:
         self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
         self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
         self.constant_reward_guard.check(rewards)
+        self.sampler_gap_guard.check(metrics.get("sampler_gap"))
         self.step += 1
         return {
             "step": self.step,
@@ -235,7 +249,11 @@ class PPOTrainer:
             "policy_updates": self.policy.num_updates,
             "value_updates": self.value_model.num_updates,
         }
-        guards = [self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant]
+        guards = {
+            "steps_beyond": self.runaway_guard.steps_beyond,
+            "steps_constant": self.constant_reward_guard.steps_constant,
+            "first_gap": self.sampler_gap_guard.first_gap,
+        }
         kl_coef = {"now": self.kl_coef, "configured": self.config.kl_coef}
         values = {"counters": counters, "kl_coef": kl_coef, "invocation": self.base.invocation, "guards": guards}
         state = State(values=values)
@@ -267,7 +285,10 @@ class PPOTrainer:
         kl_coef = state.value("kl_coef")
         if kl_coef["configured"] == self.config.kl_coef:  # else it was changed on the way, and that is meant
             self.kl_controller.kl_coef = float(kl_coef["now"])
-        self.runaway_guard.steps_beyond, self.constant_reward_guard.steps_constant = state.value("guards")
+        guards = state.value("guards")
+        self.runaway_guard.steps_beyond = int(guards["steps_beyond"])
+        self.constant_reward_guard.steps_constant = int(guards["steps_constant"])
+        self.sampler_gap_guard.first_gap = guards["first_gap"]
         counters = state.value("counters")
         self.step = int(counters["step"])
         self.policy.num_updates = int(counters["policy_updates"])
