@@ -133,6 +133,18 @@ def test_explained_variance_by_hand():
     close(maths.explained_variance(tensor([[3.0, 2, 1]]), target, mask), -3.0)
 
 
+def test_where_returns_do_not_vary_no_critic_explains_anything():
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    same = torch.full((1, 3), 0.7)
+    for critic in ([[0.7, 0.7, 0.7]], [[5.0, 5.0, 5.0]], [[0.0, 1.0, 2.0]]):
+        close(maths.explained_variance(tensor(critic), same, mask), 0.0)
+    close(maths.explained_variance(torch.ones(1, 3), torch.zeros(1, 3), mask), 0.0)
+    # however small they are, returns that vary count: a constant critic explains nothing of them, a perfect one all
+    small = 1e-5 * tensor([[1.0, 2, 3]])
+    close(maths.explained_variance(torch.zeros(1, 3), small, mask), 0.0)
+    close(maths.explained_variance(small, small, mask), 1.0)
+
+
 def test_linear_decay_by_hand():
     assert [maths.linear_decay(s, 4) for s in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.25, 0.25]
 

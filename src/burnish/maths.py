@@ -112,8 +112,13 @@ def reward_to_go(reward: Tensor, gamma: float) -> Tensor:
 
 
 def explained_variance(prediction: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """1 - Var(target - prediction) / Var(target): 1 is a perfect critic, 0 is no better than a constant."""
-    return 1.0 - masked_var(target - prediction, mask) / (masked_var(target, mask) + 1e-8)
+    """1 - Var(target - prediction) / Var(target): 1 is a perfect critic, 0 is no better than a constant.
+
+    0 for every critic if the targets do not vary (beyond rounding): there is nothing to explain, and so no merit.
+    """
+    spread = masked_var(target, mask)
+    explained = 1.0 - masked_var(target - prediction, mask) / spread
+    return torch.where(spread > 1e-10 * masked_mean(target**2, mask), explained, torch.zeros_like(spread))
 
 
 # -------------------------------------------------------------------------------------------------------- losses
