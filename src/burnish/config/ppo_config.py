@@ -58,9 +58,11 @@ class PPOConfig(ModelConfig):
 
     # ---- credit
     gamma: float = Field(0.99, gt=0, le=1)
-    """Discount per token. 1.0 is usual for text; lower favours reward that comes soon."""
+    """Discount per token. 1.0 is usual for text; lower favours reward that comes soon, and so short answers
+    (long ones where scores are negative): the sooner one ends, the less its score is discounted."""
     lam: float = Field(0.95, ge=0, le=1)
-    """GAE's lambda. 1: advantages from whole returns (noisy); 0: from one-step predictions (biased)."""
+    """GAE's lambda. 1: advantages from whole returns (noisy); 0: from one-step predictions (biased). Below 1 it favours
+    short answers a little too, until the value model has learned: the score fades on its way back from the end."""
     value_target: Literal["reward_to_go", "gae"] = "reward_to_go"
     """What the value model learns: the discounted rewards to come, or advantage + value."""
     whiten_rewards: bool = False
