@@ -3,7 +3,15 @@
 import pytest
 
 from burnish.evaluation import Evaluation, distinct
-from burnish.intervals import clustered_share_interval, correlation, half_interval, share_interval, student
+from burnish.intervals import (
+    clustered_share_interval,
+    correlation,
+    exact_share_interval,
+    half_interval,
+    share_interval,
+    sign_test,
+    student,
+)
 from burnish.verdict import WinRate, judge, win_rate
 
 
@@ -30,10 +38,32 @@ def test_intervals_by_hand():
     assert share_interval(0, 0) == (0.0, 1.0)
     assert share_interval(10, 10)[1] == 1.0
     assert half_interval([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5, rel=0.01)  # deviation 1
-    for freedom, quantile in ((2, 4.303), (3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)):  # a table's
-        assert student(freedom) == pytest.approx(quantile, rel=0.01)
     assert correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
     assert correlation([1, 2, 3], [5, 5, 5]) == 0.0
+
+
+def test_students_factor_is_the_table_s_for_every_number_of_degrees():
+    table = {1: 12.7062, 2: 4.3027, 3: 3.1824, 5: 2.5706, 10: 2.2281, 30: 2.0423, 100: 1.9840, 1000: 1.9623}
+    for freedom, quantile in table.items():
+        assert student(freedom) == pytest.approx(quantile, abs=1e-4)
+    assert half_interval([0.0, 2.0]) == pytest.approx(12.7062, abs=1e-4)  # deviation sqrt(2), over sqrt(2)
+
+
+def test_sign_test_by_hand():
+    assert sign_test(9, 0) == 2 / 2**9
+    assert sign_test(2, 8) == 2 * (1 + 10 + 45) / 2**10
+    assert sign_test(5, 0) == 2 / 2**5  # 0.0625: five decided prompts can never be clear
+    assert sign_test(3, 3) == sign_test(0, 0) == 1.0
+
+
+def test_exact_share_interval_is_the_table_s_and_agrees_with_the_sign_test():
+    assert exact_share_interval(8, 10) == (pytest.approx(0.4439, abs=1e-4), pytest.approx(0.9748, abs=1e-4))
+    assert exact_share_interval(9, 9) == (pytest.approx(0.025 ** (1 / 9)), 1.0)  # all hit with 2.5 % at the low end
+    assert exact_share_interval(0, 0) == (0.0, 1.0)
+    for total in range(1, 30):
+        for wins in range(total + 1):
+            low, high = exact_share_interval(wins, total)
+            assert (low <= 0.5 <= high) == (sign_test(wins, total - wins) >= 0.05)
 
 
 def test_pairs_that_share_a_prompt_say_less():
