@@ -80,7 +80,7 @@ def _run(config: PipelineConfig) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table("seed", "reward", "second reward", "KL", "tokens", "better by reward", "by second", "outcome")
+    table = Table("seed", "reward", "second reward", "KL", "tokens", "won by reward", "by second", "outcome")
     for r in rows:
         start, tuned = r["start"], r["tuned"]
         table.add_row(

@@ -171,7 +171,15 @@ def pipeline(results: dict[str, Any]) -> str:
         return cells
 
     def wins(key: str) -> list[str]:
-        return ["{:.0%} ({:.0%} to {:.0%})".format(r[key]["rate"], *r[key]["interval"]) for r in runs]
+        """On how many prompts it is better and worse, and the interval of its share of them."""
+        cells = []
+        for own in (r[key] for r in runs):
+            share = "({:.0%} to {:.0%})".format(*own["interval"])
+            ties = f", equal on {own['ties']}" if own.get("ties") else ""
+            # Results that were measured earlier have no plain numbers.
+            tally = f"{own['wins']}, worse on {own['losses']}{ties}" if "wins" in own else f"{own['rate']:.0%}"
+            cells.append(f"{tally} {share}")
+        return cells
 
     rows = []
     if "sft_loss" in runs[0]:

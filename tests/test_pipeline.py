@@ -136,7 +136,7 @@ def test_what_is_measured_on_was_never_trained_on(pipeline, workplace):
 def test_verdict_and_report(pipeline):
     _, run, text = pipeline
     verdict = run.read("verdict.json")
-    assert verdict["outcome"] in ("worth it", "over-optimised", "undecided", "failure")
+    assert verdict["outcome"] in ("worth it", "over-optimised", "undecided", "too few to tell", "failure")
     assert verdict["sentence"].split(":")[0] in " ".join(text.split())
     assert verdict["win_rate"]["num_prompts"] == 6
     assert verdict["win_rate_by_second_reward"] is not None

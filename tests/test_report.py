@@ -82,6 +82,23 @@ def test_every_token_shows_its_numbers(run):
         assert page.count(f"<i>{label}</i>") == 3 * len(HOSTILE)
 
 
+def test_who_won_stands_there_in_plain_numbers_and_older_verdicts_can_be_read(run):
+    def shown(text):
+        return re.sub(r"<[^>]+>", " ", text)
+
+    assert "better by the reward (20)    80% (60% to 90%)" in shown(report_page(run))
+    assert "start's best of 4  0.200  beaten on 50%" in shown(report_page(run)).replace("&#39;", "'")
+    verdict = run.read("verdict.json")
+    tally = {"wins": 9, "ties": 36, "losses": 0, "p_value": 0.004, "change": 0.2, "half_change_95": 0.12}
+    share = {"rate": 1.0, "interval": [0.66, 1.0], "num_prompts": 45}
+    run.write("verdict.json", verdict | {"outcome": "too few to tell", "win_rate": share | tally})
+    page = report_page(run)
+    assert "better by the reward (36 equal)  0  9 (66% to 100%)" in shown(page)
+    assert "by how much on average    +0.200 ± 0.120" in shown(page)
+    assert '<span class="badge too-few-to-tell">too few to tell</span>' in page
+    assert ".badge.too-few-to-tell {" in page
+
+
 def test_a_run_that_is_not_there_yet(tmp_path):
     fresh = Run.new(tmp_path, "fresh").begin(tiny_config())
     with pytest.raises(InputError, match="no finished step yet"):

@@ -1,7 +1,12 @@
-"""The verdict: worth it, over-optimised, undecided or a failure, and why."""
+"""The verdict: worth it, over-optimised, undecided, too few to tell or a failure, and why."""
+
+import json
+import random
 
 import pytest
+from rich.console import Console
 
+from burnish.data.records import Prompt
 from burnish.evaluation import Evaluation, distinct
 from burnish.intervals import (
     clustered_share_interval,
@@ -12,19 +17,23 @@ from burnish.intervals import (
     sign_test,
     student,
 )
-from burnish.verdict import WinRate, judge, win_rate
+from burnish.paired import ENOUGH, compare
+from burnish.runs import Run
+from burnish.stages.evaluate import _human_wins, verdict_table
+from burnish.verdict import judge
+from tiny import tiny_config
 
 
-def evaluation(reward, second=(), texts=None, surprise=1.0, tokens=10.0):
+def evaluation(reward, second=(), texts=None, surprise=1.0, tokens=10.0, finished=None, prompts=None):
     n = len(reward)
     return Evaluation(
-        prompts=[f"p{i}" for i in range(n)],
+        prompts=prompts or [f"p{i}" for i in range(n)],
         texts=texts or [f"answer number {i} of many" for i in range(n)],
         reward=list(reward),
         second_reward=list(second),
         kl=[1.0] * n,
         tokens=[tokens] * n,
-        finished=[1.0] * n,
+        finished=finished or [1.0] * n,
         surprise=[surprise] * n,
     )
 
@@ -77,8 +86,157 @@ def test_pairs_that_share_a_prompt_say_less():
         assert clustered_share_interval([1] * right + [0] * (9 - right), [0] * 9) == share_interval(right / 9, 1)
 
 
-def test_win_rate_counts_ties_half():
-    assert win_rate([1, 2, 3, 4], [0, 2, 5, 4]).rate == pytest.approx((1 + 0.5 + 0 + 0.5) / 4)
+def test_a_tie_counts_for_neither_side():
+    compared = compare([0, 2, 5, 4, 1], [1, 2, 3, 4, 3])
+    assert (compared.wins, compared.ties, compared.losses) == (2, 2, 1)
+    assert compared.rate == pytest.approx(2 / 3)
+    assert compared.interval == exact_share_interval(2, 3)
+    assert (compared.change, compared.half_change) == (pytest.approx(0.2), half_interval([1, 0, -2, 0, 2]))
+    assert str(compared) == "2.40 to 2.60 (+0.20 ± 1.84), better on 2, worse on 1, equal on 2 of 5 prompts"
+    assert compared.share == "9% to 99% of the decided ones"
+
+
+def test_a_few_wins_without_a_loss_are_clear_among_many_ties():
+    verdict = judge(evaluation([0.0] * 44 + [1.0]), evaluation([1.0] * 9 + [0.0] * 35 + [1.0]))
+    assert verdict.outcome == "worth it"
+    assert "better on 9, worse on 0, equal on 36 of 45 prompts (66% to 100% of the decided ones)" in verdict.sentence
+    plain = verdict.as_dict()["win_rate"]
+    assert (plain["wins"], plain["ties"], plain["losses"], plain["num_prompts"]) == (9, 36, 0, 45)
+    assert plain["p_value"] == pytest.approx(0.0039, abs=1e-4)
+
+
+def test_who_won_fits_a_terminal_of_80_columns():
+    rewards = [0.0] * 44 + [1.0], [1.0] * 9 + [0.0] * 35 + [1.0]
+    sides = [evaluation(r, second=r) for r in rewards]
+    people = compare([0.0] * 20, [1.0] * 15 + [0.0] * 2 + [-1.0] * 3)
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(verdict_table(*sides, judge(*sides, (4, sides[1]), people)))
+    text = shown.get()
+    for label, cell in (
+        ("better by the reward (36 equal)", "9 (66% to 100%)"),
+        ("by how much on average", "+0.200 ± 0.122"),
+        ("better by a second one (36 equal)", "9 (66% to 100%)"),
+        ("better to people (2 equal)", "15 (59% to 96%)"),
+    ):
+        assert any(label in line and cell in line for line in text.splitlines()), text
+
+
+def test_rewards_of_one_size_are_judged_by_their_signs_alone():
+    # 7 to 1: the sign test has p = 0.07; Student's interval, 0.15 ± 0.14, would call it clear
+    compared = compare([0.0] * 40, [1.0] * 7 + [-1.0] + [0.0] * 32)
+    assert compared.change > compared.half_change
+    assert not compared.prefers_tuned
+
+
+def test_a_side_is_clear_by_count_or_by_size_unless_the_other_says_the_opposite():
+    often = compare([0.0] * 20, [0.1] * 17 + [-0.2] * 3)
+    assert (often.by_count, often.prefers_tuned) == (1, True)
+    much = compare([0.0] * 20, [2.0, -0.1] * 10)
+    assert (much.by_count, much.by_size, much.prefers_tuned) == (0, 1, True)
+    rarely_but_much_worse = [0.1] * 190 + [-9.0, -10.0] * 5
+    assert compare([0.0] * 200, rarely_but_much_worse).at_odds
+    verdict = judge(evaluation([0.0] * 200), evaluation(rarely_but_much_worse))
+    assert (verdict.outcome, "better more often, but worse on average" in verdict.sentence) == ("undecided", True)
+    start, tuned = (evaluation([r] * 200, second=s) for r, s in ((0.0, [0.0] * 200), (1.0, rarely_but_much_worse)))
+    assert judge(start, tuned).outcome == "over-optimised"
+
+
+def test_where_nothing_changed_few_runs_are_called_better():
+    """Both sides drawn alike: right or wrong with a small bonus, the shape of rewards that misleads Student most."""
+    draw = random.Random(0)
+    for num_prompts in (3, 8, 40):
+        runs = [
+            [[float(draw.random() < 0.5) + 0.1 * draw.random() for _ in range(num_prompts)] for _ in range(2)]
+            for _ in range(1000)
+        ]
+        assert sum(compare(*sides).prefers_tuned for sides in runs) / len(runs) < 0.05
+
+
+def test_six_prompts_half_of_them_won_are_no_failure():
+    verdict = judge(evaluation([0.0] * 6), evaluation([1.0, 1.1, 0.9, -1.0, -1.1, -0.9]))
+    assert verdict.outcome == "undecided"
+
+
+def test_fewer_than_six_decided_prompts_are_too_few_to_tell():
+    verdict = judge(evaluation([0.0] * 20), evaluation([1.0, 1.1, 0.9, 1.2, 1.3] + [0.0] * 15))
+    assert verdict.outcome == "too few to tell"
+    assert "Hold out more: about 120 different prompts would do" in verdict.sentence  # 30 decided, at 5 of 20
+    assert judge(evaluation([0.0, 0.1]), evaluation([1.0, 1.1])).outcome == "too few to tell"
+    unchanged = judge(evaluation([0.0, 1.0]), evaluation([0.0, 1.0]))
+    assert (unchanged.outcome, "no answer has another reward" in unchanged.sentence) == ("too few to tell", True)
+    assert judge(evaluation([1.0, 1.1]), evaluation([0.0, 0.1])).outcome == "too few to tell"  # nor a loss
+    assert judge(evaluation([0.0] * 6), evaluation([1.0] * 6)).outcome == "worth it"
+
+
+def test_enough_prompts_show_a_model_that_wins_three_of_four():
+    draw = random.Random(0)
+    clear = [compare([0.0] * ENOUGH, [draw.choice([1.0, 1.0, 1.0, -1.0]) for _ in range(ENOUGH)]) for _ in range(2000)]
+    assert sum(c.prefers_tuned for c in clear) / len(clear) == pytest.approx(0.80, abs=0.03)
+
+
+def test_no_gain_is_a_failure_only_where_enough_prompts_show_it():
+    # spread 1; changes of ±0.3 by turns: 0 ± 0.3 * 1.97 / sqrt(n), below a fifth from n = 10 on
+    def outcome(num_prompts):
+        start = [1.0, 1.0, -1.0, -1.0] * (num_prompts // 4)
+        tuned = [s + c for s, c in zip(start, [0.3, -0.3] * (num_prompts // 2), strict=True)]
+        return judge(evaluation(start), evaluation(tuned))
+
+    assert outcome(100).outcome == "failure"
+    assert "below 20% of the spread" in outcome(100).sentence
+    assert outcome(28).outcome == "undecided"
+    noisy = [1.0, -1.0] * 32  # 64 prompts, 0 ± 0.36: it may be a gain, or none
+    assert judge(evaluation(noisy), evaluation([1.0, 1.0, -1.0, -1.0] * 16)).outcome == "undecided"
+
+
+def test_the_same_prompt_again_is_no_further_evidence():
+    copies = [f"p{n % 3}" for n in range(30)]
+    start, tuned = evaluation([0.0] * 30, prompts=copies), evaluation([1.0, 2.0, 3.0] * 10, prompts=copies)
+    verdict = judge(start, tuned)
+    assert (verdict.outcome, verdict.wins.num_prompts, verdict.wins.wins) == ("too few to tell", 3, 3)
+    assert verdict.wins.half_change == pytest.approx(half_interval([1.0, 2.0, 3.0]))
+    assert tuned.table()["reward"] == (2.0, pytest.approx(half_interval([1.0, 2.0, 3.0])))
+    # one vote for a prompt: 0.1 and 0.7 tie with 0.4 twice, whatever rounding leaves of it; +2 and -1 are a win
+    twice = evaluation([0.4, 0.4, 0.0, 0.0], prompts=["a", "a", "b", "b"])
+    voted = judge(twice, evaluation([0.1, 0.7, 2.0, -1.0], prompts=["a", "a", "b", "b"])).wins
+    assert (voted.wins, voted.ties, voted.losses) == (1, 1, 0)
+
+
+def test_chats_with_the_same_text_but_other_messages_are_different_prompts():
+    chats = [Prompt("hi", messages=[{"role": role, "content": "hi"}]) for role in ("user", "user", "system")]
+    assert evaluation([1.0, 2.0, 4.0], prompts=chats).per_prompt([1.0, 2.0, 4.0]) == [1.5, 4.0]
+
+
+def test_answers_that_no_longer_end_are_told():
+    # 5 of 16 prompts no longer finish and none does that did not: that may be chance, p = 0.0625
+    few = judge(evaluation(LOW[:16]), evaluation(HIGH[:16], finished=[1.0] * 11 + [0.0] * 5))
+    assert (few.outcome, "come to an end" in few.sentence) == ("worth it", False)
+    many = judge(
+        evaluation([0.0] * 64, finished=[1.0] * 36 + [0.0] * 28),
+        evaluation([1.0] * 64, finished=[1.0] * 20 + [0.0] * 44),
+    )
+    assert many.outcome == "over-optimised"
+    assert "the text shows it: fewer answers come to an end (56% to 31%)" in many.sentence
+    clear_but_small = judge(evaluation(LOW), evaluation(HIGH, finished=[1.0] * 34 + [0.0] * 6))
+    assert clear_but_small.outcome == "worth it"
+    assert "Mind that fewer answers come to an end (100% to 85%)" in clear_but_small.sentence
+
+
+def test_people_s_choices_count_once_for_a_prompt_and_ties_for_neither_side(tmp_path):
+    prompts = ["a", "a", "b", "c", "d", "never asked"]
+    start, tuned = (evaluation([0.0] * 6, texts=[f"{side}{n}" for n in range(6)], prompts=prompts) for side in "st")
+    run = Run.new(tmp_path, "asked").begin(tiny_config())
+    for n, better in enumerate(("tuned", "tuned", "start", "tie", "tuned")):
+        run.append("choices.jsonl", {"prompt": prompts[n], "start": f"s{n}", "tuned": f"t{n}", "better": better})
+    people = _human_wins(run, start, tuned)
+    assert (people.wins, people.ties, people.losses) == (2, 1, 1)
+    assert _human_wins(run, tuned, start) is None
+
+
+def test_a_verdict_is_plain_json():
+    verdict = judge(evaluation([0.0]), evaluation([1.0]), (2, evaluation([0.5])), compare([0.0], [1.0]))
+    assert verdict.outcome == "too few to tell"
+    assert json.loads(json.dumps(verdict.as_dict(), allow_nan=False))["win_rate"]["half_change_95"] is None
 
 
 def test_distinct_by_hand():
@@ -100,7 +258,6 @@ def test_a_loss_is_a_failure():
 def test_a_reward_that_says_nothing_is_called_so():
     verdict = judge(evaluation([1.0] * 10), evaluation([1.0] * 10))
     assert (verdict.outcome, "every answer gets the same reward" in verdict.sentence) == ("failure", True)
-    assert "no more often than a coin" in judge(evaluation([0.0] * 2), evaluation([1.0, -1.0])).sentence
 
 
 def test_a_coin_toss_is_undecided():
@@ -119,7 +276,7 @@ def test_a_second_reward_that_falls_clearly_means_over_optimised_though_it_loses
     falls = [-9.0, 1.0] * 20
     verdict = judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=falls))
     assert verdict.outcome == "over-optimised"
-    assert "prefers the start model (0.00 to -4.00, better on 50%" in verdict.sentence
+    assert "prefers the start model (0.00 to -4.00 (-4.00 ± 1.62), better on 20, worse on 20 of 40" in verdict.sentence
     rises = [9.0, -1.0] * 20
     assert "agrees (0.00 to 4.00" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=rises)).sentence
     rarely_better_but_by_more = [-0.1] * 26 + [0.3] * 14
@@ -152,13 +309,16 @@ def test_text_that_got_worse_means_over_optimised(symptom, word):
 
 
 def test_people_have_the_last_word():
-    people = WinRate(0.9, (0.6, 0.98), 20)
+    people = compare([0.0] * 20, [1.0] * 14 + [0.0] * 4 + [-1.0] * 2)
     verdict = judge(evaluation(LOW), evaluation(HIGH, surprise=3.0), human_wins=people)
     assert verdict.outcome == "worth it"
     assert judge(evaluation(HIGH), evaluation(LOW), human_wins=people).outcome == "worth it"  # whatever the reward says
-    against = judge(evaluation(LOW), evaluation(HIGH), human_wins=WinRate(0.1, (0.02, 0.4), 20))
-    assert judge(evaluation(LOW), evaluation(LOW), human_wins=WinRate(0.1, (0.02, 0.4), 20)).outcome == "failure"
+    for_start = compare([0.0] * 20, [1.0] * 2 + [-1.0] * 18)
+    against = judge(evaluation(LOW), evaluation(HIGH), human_wins=for_start)
+    assert judge(evaluation(LOW), evaluation(LOW), human_wins=for_start).outcome == "failure"
     assert against.outcome == "over-optimised"
+    too_few = compare([0.0] * 5, [-1.0] * 5)
+    assert judge(evaluation(LOW), evaluation(HIGH), human_wins=too_few).outcome == "worth it"
 
 
 def test_best_of_n_stands_beside_it():

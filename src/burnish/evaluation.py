@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from burnish.errors import RewardFailedError
-from burnish.intervals import half_interval
+from burnish.intervals import by_group, half_interval
 from burnish.models import PolicyModel
 from burnish.models.base_model import LanguageModel
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
@@ -47,8 +48,17 @@ class Evaluation:
         """The same for some of the prompts."""
         return Evaluation(**{f.name: [own[n] for n in places] for f in fields(self) if (own := getattr(self, f.name))})
 
+    @property
+    def num_prompts(self) -> int:
+        """How many different prompts there are."""
+        return len(set(map(_identity, self.prompts)))
+
+    def per_prompt(self, values: Sequence[float]) -> list[float]:
+        """One value for each different prompt. Answers to the same prompt are not independent: their mean counts."""
+        return [fmean(group) for group in by_group(values, list(map(_identity, self.prompts)))]
+
     def table(self) -> dict[str, tuple[float, float]]:
-        """Mean and half the width of its 95 % interval, per measure."""
+        """Mean over the different prompts and half the width of its 95 % interval, per measure."""
         measures = {
             "reward": self.reward,
             "second_reward": self.second_reward,
@@ -58,11 +68,17 @@ class Evaluation:
             "finished": self.finished,
             "surprise": self.surprise,
         }
-        return {name: (fmean(values), half_interval(values)) for name, values in measures.items() if values}
+        counted = {name: self.per_prompt(values) for name, values in measures.items() if values}
+        return {name: (fmean(values), half_interval(values)) for name, values in counted.items()}
 
     def as_dict(self) -> dict[str, Any]:
         means = {name: {"mean": mean, "half_interval_95": half} for name, (mean, half) in self.table().items()}
         return means | {f"distinct_{n}": distinct(self.texts, n) for n in (1, 2)}
+
+
+def _identity(prompt: str) -> tuple[str, str]:
+    """What makes a prompt the same as another: its text, and its messages if it is a chat."""
+    return str(prompt), json.dumps(getattr(prompt, "messages", None))
 
 
 # `z`: no "-0.00" from rounding

@@ -157,7 +157,7 @@ def memory_table(rows: list[tuple[str, float, str]]) -> Table:
 
 def before_after_table(before: Evaluation, after: Evaluation, names: tuple[str, str] = ("before", "after")) -> Table:
     """Means with their 95 % intervals, on held-out prompts."""
-    table = Table("held-out", *names, title=f"{len(before.prompts)} held-out prompts, mean and 95 % interval")
+    table = Table("held-out", *names, title=f"{before.num_prompts} held-out prompts, mean and 95 % interval")
     for row in comparison(before.as_dict(), after.as_dict()):
         table.add_row(*row)
     return table

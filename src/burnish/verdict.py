@@ -3,61 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from burnish.evaluation import Evaluation, distinct
-from burnish.intervals import half_interval, share_interval
+from burnish.paired import ENOUGH, MIN_DECIDED, SMALL_GAIN, PairedComparison, compare
 
 # Beyond these, better scores come with worse text.
 MAX_PERPLEXITY_RATIO = 2.0
 MIN_DISTINCT_RATIO = 0.7
 MAX_LENGTH_RATIO = 2.0
-
-
-@dataclass(frozen=True)
-class WinRate:
-    """How often the tuned answer was better; a tie counts half."""
-
-    rate: float
-    interval: tuple[float, float]
-    num_prompts: int
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.rate:.0%} ({low:.0%} to {high:.0%})"
-
-
-def win_rate(tuned: Sequence[float], start: Sequence[float]) -> WinRate:
-    """By scores, prompt by prompt."""
-    wins = sum((t > s) + 0.5 * (t == s) for t, s in zip(tuned, start, strict=True))
-    return WinRate(wins / len(tuned), share_interval(wins, len(tuned)), len(tuned))
+MIN_FINISHED_RATIO = 0.7
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`outcome` is `worth it`, `over-optimised`, `undecided` or `failure`; `sentence` says it with its reason."""
+    """`outcome` is `worth it`, `over-optimised`, `undecided`, `too few to tell` or `failure`; `sentence` says why."""
 
     outcome: str
     sentence: str
-    wins: WinRate
-    second_wins: WinRate | None
-    human_wins: WinRate | None
+    wins: PairedComparison
+    second_wins: PairedComparison | None
+    human_wins: PairedComparison | None
     best_of_n: dict[str, float] | None
-    """n, mean reward of the start model's best of n answers, and how often the tuned answer beats it."""
+    """n, mean reward of the start model's best of n answers, and on which share of the prompts tuned is better."""
 
     def as_dict(self) -> dict[str, Any]:
-        def plain(w: WinRate | None) -> dict[str, Any] | None:
-            return None if w is None else {"rate": w.rate, "interval": list(w.interval), "num_prompts": w.num_prompts}
-
         return {
             "outcome": self.outcome,
             "sentence": self.sentence,
-            "win_rate": plain(self.wins),
-            "win_rate_by_second_reward": plain(self.second_wins),
-            "win_rate_by_people": plain(self.human_wins),
+            "win_rate": self.wins.as_dict(),
+            "win_rate_by_second_reward": self.second_wins and self.second_wins.as_dict(),
+            "win_rate_by_people": self.human_wins and self.human_wins.as_dict(),
             "best_of_n": self.best_of_n,
         }
 
@@ -66,79 +43,65 @@ def judge(
     start: Evaluation,
     tuned: Evaluation,
     best_of_n: tuple[int, Evaluation] | None = None,
-    human_wins: WinRate | None = None,
+    human_wins: PairedComparison | None = None,
 ) -> Verdict:
     """People's word counts most, then the second reward, then the reward that was trained on."""
-    wins = win_rate(tuned.reward, start.reward)
-    second = win_rate(tuned.second_reward, start.second_reward) if start.second_reward else None
-    opinion = _SecondOpinion(second, start.second_reward, tuned.second_reward) if second else None
-    outcome, reason = _outcome(start, tuned, wins, opinion, human_wins)
-    before, after = fmean(start.reward), fmean(tuned.reward)
-    sentence = f"{_OPENING[outcome]}: reward {before:.2f} to {after:.2f}, better on {wins} of the prompts; {reason}"
+    wins = _compared(start, tuned, "reward")
+    second = _compared(start, tuned, "second_reward") if start.second_reward else None
+    outcome, reason = _outcome(start, tuned, wins, second, human_wins)
+    sentence = f"{_OPENING[outcome]}: reward {wins} ({wins.share}); {reason}"
+    finished = _compared(start, tuned, "finished")
+    if finished.prefers_start and _fewer_finish(finished) not in reason:
+        sentence += f". Mind that {_fewer_finish(finished)}"
     best = None
     if best_of_n is not None:
         n, answers = best_of_n
-        against = win_rate(tuned.reward, answers.reward)
-        best = {"n": n, "reward": fmean(answers.reward), "tuned_beats_it": against.rate}
+        against = _compared(answers, tuned, "reward")
+        best = {"n": n, "reward": against.means[0], "tuned_beats_it": against.wins / against.num_prompts}
         sentence += (
-            f". Taking the best of {n} answers of the start model gives {fmean(answers.reward):.2f} "
+            f". Taking the best of {n} answers of the start model gives {against.means[0]:.2f} "
             f"at {n} times the cost of an answer"
         )
     return Verdict(outcome, sentence + ".", wins, second, human_wins, best)
 
 
-class _SecondOpinion:
-    """A reward that was not trained on: it prefers a side if the tuned answers win clearly more or less often than a
-    coin, or if their mean clearly rose or fell. Wins alone would not see answers that are rarely, but much, worse.
-    """
-
-    def __init__(self, wins: WinRate, start: Sequence[float], tuned: Sequence[float]) -> None:
-        changes = [t - s for s, t in zip(start, tuned, strict=True)]
-        change, half = fmean(changes), half_interval(changes)
-        self.wins = wins
-        self.prefers_start = wins.interval[1] < 0.5 or change + half < 0
-        self.prefers_tuned = not self.prefers_start and (wins.interval[0] > 0.5 or change - half > 0)
-        self.leans_to_start = wins.rate < 0.4 and change < 0
-        self._means = fmean(start), fmean(tuned)
-
-    def __str__(self) -> str:
-        return f"{self._means[0]:.2f} to {self._means[1]:.2f}, better on {self.wins}"
+def _compared(start: Evaluation, tuned: Evaluation, measure: str) -> PairedComparison:
+    before, after = (side.per_prompt(getattr(side, measure)) for side in (start, tuned))
+    return compare(before, after)
 
 
 _OPENING = {
     "worth it": "Worth it",
     "over-optimised": "Over-optimised",
     "undecided": "Undecided",
+    "too few to tell": "Too few to tell",
     "failure": "A failure",
 }
 
 
 def _outcome(
-    start: Evaluation, tuned: Evaluation, wins: WinRate, second: _SecondOpinion | None, human: WinRate | None
+    start: Evaluation,
+    tuned: Evaluation,
+    wins: PairedComparison,
+    second: PairedComparison | None,
+    people: PairedComparison | None,
 ) -> tuple[str, str]:
-    if human is not None and human.interval[0] > 0.5:
-        return "worth it", f"people find it better, {human} of {human.num_prompts} blind comparisons"
-    if human is not None and human.interval[1] < 0.5:
-        outcome = "over-optimised" if wins.interval[0] > 0.5 else "failure"
-        return outcome, f"people prefer the start model ({human} for the tuned one). Raise kl_coef, or mend the reward"
-    low, high = wins.interval
-    if high < 0.5:
-        return "failure", "the reward it was trained on went down. Lower the learning rate, or train longer"
+    if people is not None and people.prefers_tuned:
+        return "worth it", f"people who compared blindly say so: {people.tally} ({people.share})"
+    if people is not None and people.prefers_start:
+        outcome = "over-optimised" if wins.prefers_tuned else "failure"
+        said = f"people prefer the start model: {people.tally} ({people.share})"
+        return outcome, f"{said}. Raise kl_coef, or mend the reward"
     if len({*start.reward, *tuned.reward}) == 1:
         return "failure", "every answer gets the same reward, so there was nothing to learn. Try `burnish reward-test`"
-    if wins.rate <= 0.5:
-        return "failure", "it wins no more often than a coin. Train longer or at a higher rate, and look at the reward"
-    if low <= 0.5:
-        return "undecided", (
-            "the interval includes a coin toss. More steps, a higher learning rate or a lower kl_coef would move it "
-            "further; more held-out prompts would measure it better"
-        )
-    signs = signs_of_overoptimisation(start, tuned)
-    if second is not None and second.prefers_start:
+    if not wins.prefers_tuned:
+        return _without_a_clear_gain(wins)
+    if second is not None and (second.prefers_start or second.at_odds):
+        says = f"finds it {_at_odds(second)}" if second.at_odds else "prefers the start model"
         return "over-optimised", (
-            f"a reward that it was not trained on prefers the start model ({second}). Raise kl_coef, or stop earlier"
+            f"a reward that it was not trained on {says} ({second}). Raise kl_coef, or stop earlier"
         )
-    if signs:
+    if signs := signs_of_overoptimisation(start, tuned):
         return "over-optimised", f"the text shows it: {'; '.join(signs)}. Raise kl_coef, or stop earlier"
     if second is not None and second.prefers_tuned:
         return "worth it", f"a reward that it was not trained on agrees ({second})"
@@ -148,16 +111,82 @@ def _outcome(
     return "worth it", "the text shows no sign of over-optimisation"
 
 
+def _without_a_clear_gain(wins: PairedComparison) -> tuple[str, str]:
+    """A failure needs evidence too: a clear loss, or enough prompts that show no gain worth having."""
+    if wins.prefers_start:
+        return "failure", "the reward it was trained on clearly speaks against it. Lower the learning rate"
+    if wins.at_odds:
+        return "undecided", f"it is {_at_odds(wins)}. Look at the answers, and at what the reward pays for"
+    if wins.no_gain:
+        return "failure", (
+            f"if that is a gain at all, it is below {SMALL_GAIN:.0%} of the spread of the rewards. Train longer or at "
+            "a higher rate, and look at the reward"
+        )
+    if wins.decided < MIN_DECIDED:
+        if not wins.decided:
+            return "too few to tell", (
+                "no answer has another reward than before. Train longer or at a higher rate; and hold out more "
+                f"prompts, {ENOUGH} at least (num_eval_prompts, or eval_prompts)"
+            )
+        needed = math.ceil(ENOUGH * wins.num_prompts / wins.decided)
+        return "too few to tell", (
+            f"fewer than {MIN_DECIDED} decided prompts cannot tell a gain from luck. Hold out more: about {needed} "
+            "different prompts would do (num_eval_prompts, or eval_prompts)"
+        )
+    return "undecided", (
+        "the interval includes a coin toss. More steps, a higher learning rate or a lower kl_coef would move it "
+        "further; more held-out prompts would measure it better"
+    )
+
+
+def _at_odds(wins: PairedComparison) -> str:
+    often, rarely = "better more often, but worse on average", "better on average, but worse more often"
+    return often if wins.by_count > 0 else rarely
+
+
+def _fewer_finish(finished: PairedComparison) -> str:
+    return f"fewer answers come to an end ({finished.means[0]:.0%} to {finished.means[1]:.0%})"
+
+
 def signs_of_overoptimisation(start: Evaluation, tuned: Evaluation) -> list[str]:
     """What goes wrong in the text when a reward is squeezed too hard."""
     signs = []
-    ratio = math.exp(fmean(tuned.surprise) - fmean(start.surprise))
+    means = [{name: mean for name, (mean, _) in side.table().items()} for side in (start, tuned)]
+    ratio = math.exp(means[1]["surprise"] - means[0]["surprise"])
     if ratio > MAX_PERPLEXITY_RATIO:
         signs.append(f"the base finds it {ratio:.1f} times as surprising")
     before, after = distinct(start.texts, 2), distinct(tuned.texts, 2)
     if before and after / before < MIN_DISTINCT_RATIO:
         signs.append(f"it repeats itself from answer to answer (distinct word pairs {before:.2f} to {after:.2f})")
-    before, after = fmean(start.tokens), fmean(tuned.tokens)
+    before, after = (side["tokens"] for side in means)
     if not 1 / MAX_LENGTH_RATIO <= after / before <= MAX_LENGTH_RATIO:
         signs.append(f"its length went from {before:.0f} to {after:.0f} tokens")
+    finished = _compared(start, tuned, "finished")
+    if finished.prefers_start and finished.means[1] < MIN_FINISHED_RATIO * finished.means[0]:
+        signs.append(_fewer_finish(finished))
     return signs
+
+
+def who_won(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Label, start and tuned, for a person to read; from `Verdict.as_dict`, or an older one without plain numbers."""
+    rows = []
+    for key, label in (
+        ("win_rate", "better by the reward"),
+        ("win_rate_by_second_reward", "better by a second one"),
+        ("win_rate_by_people", "better to people"),
+    ):
+        if wins := verdict[key]:
+            low, high = wins["interval"]
+            share = f"({low:.0%} to {high:.0%})"
+            if "wins" in wins:
+                ties = f" ({wins['ties']} equal)" if wins["ties"] else ""
+                rows.append((label + ties, f"{wins['losses']}", f"{wins['wins']} {share}"))
+                if key != "win_rate_by_people" and wins["half_change_95"] is not None:
+                    change = f"{wins['change']:+z.3f} ± {wins['half_change_95']:.3f}"
+                    rows.append(("by how much on average", "", change))
+            else:
+                rows.append((f"{label} ({wins['num_prompts']})", "", f"{wins['rate']:.0%} {share}"))
+    if best := verdict["best_of_n"]:
+        beaten = f"beaten on {best['tuned_beats_it']:.0%}"
+        rows.append((f"start's best of {best['n']:.0f}", f"{best['reward']:.3f}", beaten))
+    return rows

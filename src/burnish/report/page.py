@@ -17,6 +17,7 @@ from burnish.report.charts import Chart, Line, series, short
 from burnish.runs import Run
 from burnish.sa_pairs import COLUMNS
 from burnish.safe_text import headline, visible
+from burnish.verdict import who_won
 
 SHOWN_RESPONSES = 6
 SHOWN_ANSWERS = 6
@@ -108,6 +109,7 @@ def report_page(run: Run) -> str:
         name=run.name,
         verdict=verdict,
         measures=comparison(verdict["start"], verdict["tuned"]) if verdict else [],
+        who_won=who_won(verdict) if verdict else [],
         answers=_answers(verdict) if verdict else [],
         charts=_charts(rows),
         responses=_responses(run.read_lines("samples.jsonl"), _subtracted_means(rows, run.settings)),

@@ -16,14 +16,14 @@ from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import load_prompts_of
 from burnish.errors import InputError
 from burnish.evaluation import EVAL_SEED, Evaluation, both_scored, evaluate
-from burnish.intervals import share_interval
 from burnish.models import PolicyModel
 from burnish.models.adapter_files import load_adapter
+from burnish.paired import PairedComparison, compare
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.runs import PIPELINE, Run
 from burnish.safe_text import without_secrets
 from burnish.stages.leaks import warn_of_leaks
-from burnish.verdict import Verdict, WinRate, judge
+from burnish.verdict import Verdict, judge, who_won
 
 USUAL_BEST_OF = 4
 Choose = Callable[[str, str, str], str]
@@ -168,12 +168,15 @@ def _choices(run: Run) -> dict[tuple[str, str, str], str]:
     return {(r["prompt"], r["start"], r["tuned"]): r["better"] for r in run.read_lines("choices.jsonl")}
 
 
-def _human_wins(run: Run, start: Evaluation, tuned: Evaluation) -> WinRate | None:
-    """Of these very answers, in this or an earlier session."""
+def _human_wins(run: Run, start: Evaluation, tuned: Evaluation) -> PairedComparison | None:
+    """Of these very answers, in this or an earlier session: one point for the side that is better."""
     known = _choices(run)
     said = [known.get(key) for key in zip(start.prompts, start.texts, tuned.texts, strict=True)]
-    wins = [{"tuned": 1.0, "tie": 0.5, "start": 0.0}[better] for better in said if better]
-    return WinRate(sum(wins) / len(wins), share_interval(sum(wins), len(wins)), len(wins)) if wins else None
+    asked = start.at([n for n, better in enumerate(said) if better])
+    if not asked.prompts:
+        return None
+    points = [asked.per_prompt([float(better == side) for better in said if better]) for side in ("start", "tuned")]
+    return compare(*points)
 
 
 def _choose_in_terminal(console: Console) -> Choose:
@@ -205,14 +208,7 @@ def verdict_table(start: Evaluation, tuned: Evaluation, verdict: Verdict) -> Tab
     """Start and tuned side by side, then who won."""
     table = terminal.before_after_table(start, tuned, ("start", "tuned"))
     table.add_section()
-    table.add_row("better by the reward", "", str(verdict.wins))
-    if verdict.second_wins is not None:
-        table.add_row("better by a second reward", "", str(verdict.second_wins))
-    if verdict.human_wins is not None:
-        table.add_row(f"better to a person ({verdict.human_wins.num_prompts})", "", str(verdict.human_wins))
-    if verdict.best_of_n is not None:
-        best = verdict.best_of_n
-        table.add_row(
-            f"start's best of {best['n']:.0f}", f"{best['reward']:.3f}", f"beaten on {best['tuned_beats_it']:.0%}"
-        )
+    for row in who_won(verdict.as_dict()):
+        table.add_row(*row)
+    table.caption = "in brackets: 95 % interval of its share of the unequal prompts"
     return table
