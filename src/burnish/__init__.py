@@ -6,6 +6,7 @@ Names are imported when they are first used, so that `burnish --help` does not w
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
     from burnish.training import PolicyLoss, ValueLoss
 
 __version__ = "0.1.0"
+
+# Torch's threads wait for each other by spinning, about a millisecond with OpenMP's default. Beside another busy
+# program the one waited for is often not running at all, and a step takes many times as long; a short spin costs an
+# undisturbed step next to nothing (docs/performance.md). OpenMP reads this when torch is imported, so it is set before
+# that. What the user has set stays.
+if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "3000"
 
 _NAMES_IN = {
     "advantage": ["GAEAdvantage", "ReturnCalculator", "TDError"],

@@ -75,6 +75,7 @@ class Sampler:
         p = z.softmax(-1)
         # A token stays while the mass before it is below top_p; the first always does.
         stays = p.cumsum(-1) - p < self.top_p
+        stays[:, 0] = True
         width = int(stays.sum(1).max())
         z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
         return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
