@@ -144,8 +144,8 @@ def _best_at(w: Tensor, beta: float, top_p: float) -> Tensor:
     return best
 
 
-def trained(beta: float, top_p: float = 1.0, steps: int = 150, **changes: Any) -> PPOTrainer:
-    """PPO on the problem until it hardly moves any more."""
+def untrained(beta: float, top_p: float = 1.0, steps: int = 150, **changes: Any) -> PPOTrainer:
+    """A trainer for the problem."""
     settings: dict[str, Any] = {
         "model_name": "tiny",
         "lora_r": 8,
@@ -165,6 +165,39 @@ def trained(beta: float, top_p: float = 1.0, steps: int = 150, **changes: Any) -
         "max_kl": None,
         "target_kl_stop": None,
     }
-    trainer = PPOTrainer(PPOConfig(**(settings | changes)), reward, model(), tokenizer())
-    trainer.train([PROMPT] * 128)
+    return PPOTrainer(PPOConfig(**(settings | changes)), reward, model(), tokenizer())
+
+
+def trained(beta: float, top_p: float = 1.0, **changes: Any) -> PPOTrainer:
+    """PPO on the problem until it hardly moves any more."""
+    trainer = untrained(beta, top_p, **changes)
+    trainer.train([PROMPT] * trainer.config.batch_size)
     return trainer
+
+
+@dataclass(frozen=True)
+class Way:
+    """How far training came from the reference to the optimum, how far any policy that is sampled so can come, and how
+    far it went in nats: as computed over all texts, and as the trainer's own metric says.
+    """
+
+    reached: float
+    possible: float
+    kl: float
+    reported_kl: float
+
+
+def way_of(trainer: PPOTrainer) -> Way:
+    beta, top_p = trainer.config.kl_coef, trainer.config.top_p
+    reference = logprobs(trainer, None)
+    policy = [sampled(level, top_p) for level in logprobs(trainer, "policy")]
+    start = result_of(reference, reference, beta).objective
+    whole = best_objective(reference, beta) - start
+    result = result_of(policy, reference, beta)
+    pairs, _ = trainer.generator.generate_sequences([PROMPT] * 512, torch.Generator().manual_seed(5))
+    return Way(
+        reached=(result.objective - start) / whole,
+        possible=(best_objective(reference, beta, top_p) - start) / whole,
+        kl=result.kl,
+        reported_kl=pairs["exact_kl"].sum(1).mean().item(),
+    )

@@ -135,43 +135,23 @@ def test_the_kl_is_charged_where_the_config_says(place, estimator):
 # k2 in the reward, the exact KL in the reward alone, and a reference renormalised over the kept set all fail these.
 
 
-def way(trainer, beta, top_p):
-    """How far training came from the reference to the optimum, how far any policy sampled so can come, and the KL."""
-    reference = known_optimum.logprobs(trainer, None)
-    policy = [known_optimum.sampled(level, top_p) for level in known_optimum.logprobs(trainer, "policy")]
-    start = known_optimum.result_of(reference, reference, beta).objective
-    whole = known_optimum.best_objective(reference, beta) - start
-    possible = (known_optimum.best_objective(reference, beta, top_p) - start) / whole
-    reached = known_optimum.result_of(policy, reference, beta)
-    return (reached.objective - start) / whole, possible, reached.kl
-
-
 @pytest.mark.parametrize("scope", ["response", "sequence"])
 @pytest.mark.parametrize("beta", [0.2, 0.05])
 def test_ppo_reaches_the_known_optimum(beta, scope):
-    trainer = known_optimum.trained(beta, adapter_scope=scope)
-    reached, _, kl = way(trainer, beta, 1.0)
-    assert reached > 0.95
-    assert reported_kl(trainer) == pytest.approx(kl, rel=0.05)
+    way = known_optimum.way_of(known_optimum.trained(beta, adapter_scope=scope))
+    assert way.reached > 0.95
+    assert way.reported_kl == pytest.approx(way.kl, rel=0.05)
 
 
 @pytest.mark.parametrize("beta", [0.2, 0.05])
 def test_ppo_with_top_p_reaches_nine_tenths_of_what_truncation_allows(beta):
-    trainer = known_optimum.trained(beta, top_p=0.95)
-    reached, possible, kl = way(trainer, beta, 0.95)
-    assert possible < 0.999  # so that this is another test than the one above
-    assert reached > 0.9 * possible
-    assert reported_kl(trainer) == pytest.approx(kl, rel=0.05)
+    way = known_optimum.way_of(known_optimum.trained(beta, top_p=0.95))
+    assert way.possible < 0.999  # so that this is another test than the one above
+    assert way.reached > 0.9 * way.possible
+    assert way.reported_kl == pytest.approx(way.kl, rel=0.05)
 
 
 @pytest.mark.parametrize(("place", "top_p"), [("loss", 1.0), ("both", 1.0), ("both", 0.95)])
 def test_the_exact_kl_in_the_loss_reaches_it_too(place, top_p):
-    trainer = known_optimum.trained(0.05, top_p, kl_in=place, kl_estimator="exact")
-    reached, possible, _ = way(trainer, 0.05, top_p)
-    assert reached > 0.93 * possible
-
-
-def reported_kl(trainer):
-    """What the metric says of the policy as it is now."""
-    pairs, _ = trainer.generator.generate_sequences([known_optimum.PROMPT] * 512, torch.Generator().manual_seed(5))
-    return pairs["exact_kl"].sum(1).mean().item()
+    way = known_optimum.way_of(known_optimum.trained(0.05, top_p, kl_in=place, kl_estimator="exact"))
+    assert way.reached > 0.93 * way.possible
