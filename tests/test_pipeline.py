@@ -438,6 +438,45 @@ def test_an_empty_section_takes_overrides(workplace):
         load_pipeline_config(file, ["model.seed=3"])
 
 
+def test_sections_that_make_different_bases_are_refused_all_at_once(workplace):
+    settings = ["sft.model_name=other", "reward_model.dtype=bfloat16", "ppo.lora_r=2", "ppo.adapter_scope=sequence"]
+    with pytest.raises(InputError) as refused:
+        load_pipeline_config(workplace / "pipeline.yaml", settings)
+    text = str(refused.value)
+    assert text.startswith("4 errors in ")
+    assert "model_name differs between sections (sft: 'other', reward_model: " in text
+    assert "dtype differs between sections (sft: 'auto', reward_model: 'bfloat16', ppo: 'auto')" in text
+    assert "lora_r differs between sections (" in text
+    assert "adapter_scope differs between sections (" in text
+    assert "all stages share one base, so set it once, in model" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model_name", "other"),
+        ("dtype", "bfloat16"),
+        ("device", "cpu"),
+        ("lora_r", 2),
+        ("lora_alpha", 3),
+        ("lora_layers", 1),
+        ("lora_target_modules", "[q_proj]"),
+        ("adapter_scope", "sequence"),
+        ("chat_template", True),
+    ],
+)
+def test_no_key_that_makes_the_base_may_differ(workplace, key, value):
+    with pytest.raises(InputError, match=rf"1 error in .*\n.* {key} differs between sections"):
+        load_pipeline_config(workplace / "pipeline.yaml", [f"reward_model.{key}={value}"])
+
+
+def test_what_does_not_make_the_base_may_differ(workplace):
+    settings = ["sft.lora_dropout=0.3", "ppo.max_new_tokens=5", "reward_model.seed=4", "sft.prompt_cache_mb=3"]
+    assert load_pipeline_config(workplace / "pipeline.yaml", settings).sft.lora_dropout == 0.3
+    alike = [f"{section}.lora_r=2" for section in ("sft", "reward_model", "ppo")]
+    assert load_pipeline_config(workplace / "pipeline.yaml", alike).ppo.lora_r == 2
+
+
 def test_any_reward_may_stand_beside_the_learned_one(workplace):
     config = load_pipeline_config(workplace / "pipeline.yaml", ["ppo.reward=mine.py:f"])
     assert [part.kind for part in config.ppo.reward_parts] == ["model", "python"]

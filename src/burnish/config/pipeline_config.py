@@ -28,6 +28,11 @@ from burnish.errors import ConfigError, InputError, Problem, nearest
 SECTIONS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward_model": RewardModelConfig, "ppo": TrainConfig}
 KEYS = ("model", *SECTIONS, "best_of", "run_dir", "run_name")
 BEST_OF = 4
+# What makes the base model and the shape of its adapters, which all stages share. (Dropout changes neither.)
+OF_THE_BASE = (
+    "model_name", "dtype", "device", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope",
+    "chat_template", "system_prompt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,7 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
                 place = section if problem.key in values[section] else "model"
                 sentence = re.sub(r"; a file with it is for .*", "; it has no place in this section", problem.sentence)
                 problems.append(Problem(f"{section}: {sentence}", f"{place}.{problem.key}"))
+    problems += _different_bases(stages, values)
     best_of = values.get("best_of", BEST_OF)
     if not isinstance(best_of, int) or best_of < 1:
         said = f"best_of is {best_of!r}; it must be a whole number of at least 1 (1 leaves it out)"
@@ -115,6 +121,19 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
     if problems:
         raise ConfigError(problems, source)
     return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], best_of, values)
+
+
+def _different_bases(stages: dict[str, ModelConfig], values: dict[str, Any]) -> list[Problem]:
+    """One base model carries all stages: what makes it may not differ between sections."""
+    problems = []
+    for key in OF_THE_BASE:
+        found = {section: getattr(own, key) for section, own in stages.items()}
+        if len({repr(value) for value in found.values()}) > 1:
+            said = ", ".join(f"{section}: {value!r}" for section, value in found.items())
+            place = next((section for section in found if key in values[section]), "model")
+            sentence = f"{key} differs between sections ({said}); all stages share one base, so set it once, in model"
+            problems.append(Problem(sentence, f"{place}.{key}"))
+    return problems
 
 
 def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str, Any]:
