@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 
 from burnish.checkpoints import State, versions
 from burnish.errors import InputError, NoCheckpointError
+from burnish.models.base_identity import adapter_of, fingerprint_of_weights
 from burnish.models.shared_base import SharedBase
-
-SAMPLED_VALUES = 64  # of each weight, for a fingerprint: another model differs in nearly all of them
 
 
 def parameters_state(parameters: Sequence[nn.Parameter]) -> State:
@@ -106,18 +105,6 @@ def fingerprint_of_files(files: Iterable[Path]) -> str:
     return digest.hexdigest()[:32]
 
 
-@torch.no_grad()
-def fingerprint_of_weights(named: Iterable[tuple[str, Tensor]]) -> str:
-    """Which weights they are: names, shapes, and some values of each, evenly spread."""
-    digest = hashlib.sha256()
-    for name, tensor in named:
-        flat = tensor.reshape(-1)
-        some = flat[:: max(1, flat.numel() // SAMPLED_VALUES)][:SAMPLED_VALUES]
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(some.float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:32]
-
-
 # ------------------------------------------------------------------------------------------------ the same run?
 
 
@@ -128,13 +115,13 @@ def identity_of(
 
     `heads` are those of reward models, which belong to their adapters.
     """
-    learned = tuple(f".{name}." for name in learned)
-    frozen = [(n, p) for n, p in base.model.named_parameters() if not any(part in n for part in learned)]
-    frozen_heads = [(f"head {i} {n}", p) for i, head in enumerate(heads) for n, p in head.named_parameters()]
+    adapters = base.peft_model.peft_config.keys() - set(learned) if base.peft_model is not None else ()
+    frozen = [(n, p) for n, p in base.model.named_parameters() if adapter_of(n) in adapters]
+    frozen += [(f"head {i} {n}", p) for i, head in enumerate(heads) for n, p in head.named_parameters()]
     return {
         "data": fingerprint_of_texts(texts),
-        "base model": fingerprint_of_weights((n, p) for n, p in frozen if "lora_" not in n),
-        "frozen adapters": fingerprint_of_weights([*((n, p) for n, p in frozen if "lora_" in n), *frozen_heads]),
+        "base model": base.identity.parts,
+        "frozen adapters": fingerprint_of_weights(frozen),
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "device": str(base.device),
@@ -145,9 +132,13 @@ def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     """Refuses other data and other weights; gives what else differs, a sentence each."""
     other = [name for name in ("data", "base model", "frozen adapters", "device") if saved.get(name) != now[name]]
     if other:
+        then, here = saved.get("base model"), now["base model"]
+        if isinstance(then, dict) and isinstance(here, dict):
+            parts = [part for part in here if then.get(part) != here[part]]
+            other = [f"base model ({', '.join(parts)})" if name == "base model" else name for name in other]
         raise InputError(
             f"this run cannot go on: {' and '.join(other)} changed since its checkpoint was saved. Bring back what it "
-            "was started with, or start a new run"
+            f"was started with{_and_versions(saved, now)}, or start a new run"
         )
     told = [
         f"Differs, so the last bits may too: {n}: {saved.get(n)} then, {now[n]} now."
@@ -157,6 +148,12 @@ def compare_identity(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     if "rewards" in saved and saved["rewards"] != now.get("rewards"):
         told.append("Changed: what the reward's files hold. Steps from here on are scored by what they hold now.")
     return told
+
+
+def _and_versions(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Another version of a library may read the same files differently."""
+    then, here = saved.get("versions"), now["versions"]
+    return "" if then == here else f" (it ran with {then}, now there is {here})"
 
 
 def _tensor(state: State, name: str) -> Tensor:

@@ -6,12 +6,14 @@ import copy
 import os
 import random
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import huggingface_hub
 import huggingface_hub.constants
 import numpy as np
 import torch
@@ -19,12 +21,14 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
+from burnish.base_setup.kept_fingerprints import KeptFingerprint
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import ModelConfig
 from burnish.data import Split, prompts_of
 from burnish.errors import InputError
 from burnish.guards import is_out_of_memory
+from burnish.models.base_identity import BaseIdentity, other_tensors
 from burnish.models.shared_base import SharedBase, context_length
 
 WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)"
@@ -38,9 +42,15 @@ class BaseSetup:
         seed_everything(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
             raise InputError("give both a model and its tokenizer, or neither")
+        name, kept = "", None
         if model is None:
+            dtype = choose_dtype(config.dtype, choose_device(config.device))
+            name, kept = config.model_name, KeptFingerprint(lambda: _folder_of(config.model_name), str(dtype))
             model, tokenizer = load_model(config)
-        self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20)
+            kept.loaded()
+        reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
+        identity = BaseIdentity(model, tokenizer, name, reading, kept)
+        self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20, identity)
         if not self.base.stop_ids:
             raise InputError(
                 f"{config.model_name} names no end-of-text token, so no response could ever finish; "
@@ -66,8 +76,21 @@ def load_model(config: ModelConfig) -> tuple[Any, Any]:
     device = choose_device(config.device)
     tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
     dtype = choose_dtype(config.dtype, device)
-    model = _from_pretrained(AutoModelForCausalLM, config.model_name, dtype=dtype, use_safetensors=True)
+    model, found = _from_pretrained(
+        AutoModelForCausalLM, config.model_name, dtype=dtype, use_safetensors=True, output_loading_info=True
+    )
+    _refuse_other_tensors(config.model_name, found)
     return model.to(device), tokenizer
+
+
+def _refuse_other_tensors(model_name: str, found: Mapping[str, Collection[str]]) -> None:
+    """What a file lacks, transformers would fill with random numbers; what is too much belongs to another model."""
+    problem = other_tensors(found["missing_keys"], found["unexpected_keys"])
+    if problem:
+        raise InputError(
+            f"the model {model_name!r} is not the one that its config.json describes: its weights file {problem}. Get "
+            "the model again, or correct its config.json"
+        )
 
 
 def check_prompts(config: ModelConfig, prompts: Sequence[str]) -> None:
@@ -100,6 +123,18 @@ def load_encoder(config: ModelConfig) -> PromptEncoder:
 def _encoder(config: ModelConfig, tokenizer: Any, model_config: Any) -> PromptEncoder:
     context = context_length(model_config)
     return PromptEncoder(tokenizer, context, config.max_new_tokens, config.chat_template, config.system_prompt)
+
+
+def _folder_of(model_name: str) -> Path | None:
+    """Where the model's files lie: its own folder, or that of the hub's cache; None if it is not there yet."""
+    if model_name == EMBEDDED_NAME:
+        return embedded_model_folder()
+    if Path(model_name).is_dir():
+        return Path(model_name)
+    with suppress(ValueError):  # what is no hub id is refused when it is loaded
+        cached = huggingface_hub.try_to_load_from_cache(model_name, "config.json")
+        return Path(cached).parent if isinstance(cached, str) else None
+    return None
 
 
 def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import load_peft_weights, set_peft_model_state_dict
+from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 
 from burnish.disk import folder_to_disk, to_disk
 from burnish.errors import InputError
+from burnish.models.base_identity import BaseIdentity, other_tensors
 from burnish.models.base_model import RoleModel, ScalarModel
 from burnish.models.shared_base import SharedBase
 
@@ -23,7 +25,8 @@ SHAPE = {
     "layers_to_transform": "lora_layers",
     "target_modules": "lora_target_modules",
 }
-SCOPE_FILE = "burnish.json"  # what peft's own config cannot say: where the adapter acts
+SCOPE_FILE = "burnish.json"  # what peft's own config cannot say: where the adapter acts, and on which base
+CONFIG = "adapter_config.json"
 
 
 def save_adapter(role: RoleModel, target: Path) -> None:
@@ -36,11 +39,11 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     base.peft_model.save_pretrained(scratch, selected_adapters=[name], save_embedding_layers=False)
     written = scratch / name
-    _write_json(written / SCOPE_FILE, {"adapter_scope": base.scope, "invocation": base.invocation})
+    facts = {"adapter_scope": base.scope, "invocation": base.invocation, "base": base.identity.as_dict()}
+    _write_json(written / SCOPE_FILE, facts)
     if base.scope == "response" and base.invocation:
         # Tells peft where the adapter begins to act: it searches a prompt for its last run of these tokens.
-        config = _read_json(written / "adapter_config.json")
-        _write_json(written / "adapter_config.json", config | {"alora_invocation_tokens": base.invocation})
+        _write_json(written / CONFIG, _read_json(written / CONFIG) | {"alora_invocation_tokens": base.invocation})
     if isinstance(role, ScalarModel):
         role.save_head(written)
     folder_to_disk(written)
@@ -59,11 +62,11 @@ def adapter_folder(path: str | Path, role: str) -> Path:
 
 def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
     """Puts saved weights into an adapter of the same shape, and takes over the invocation it was trained with."""
-    for file in ("adapter_config.json", "adapter_model.safetensors", SCOPE_FILE):
+    for file in (CONFIG, "adapter_model.safetensors", SCOPE_FILE):
         if not (folder / file).is_file():
             raise InputError(f"{folder} holds no adapter saved by burnish (no {file}); has its run finished?")
     assert base.peft_model is not None
-    saved, ours = _read_json(folder / "adapter_config.json"), base.peft_model.peft_config[name]
+    saved, ours = _read_json(folder / CONFIG), base.peft_model.peft_config[name]
     for key, setting in SHAPE.items():
         theirs, wanted = _plain(saved.get(key)), _plain(getattr(ours, key))
         if theirs != wanted:
@@ -79,15 +82,68 @@ def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
     invocation = scope.get("invocation") or []
     if (base.invocation or base.invocation_is_loaded) and invocation != base.invocation:
         raise InputError(f"the adapter in {folder} begins at tokens {invocation}, others here at {base.invocation}")
+    _check_base(folder, scope.get("base"), base.identity)
     base.invocation, base.invocation_is_loaded = invocation, True
     try:
         with torch.no_grad():
             weights = load_peft_weights(str(folder), device=str(base.device))
+            own = get_peft_model_state_dict(base.peft_model, adapter_name=name, save_embedding_layers=False)
+            problem = other_tensors(own.keys() - weights.keys(), weights.keys() - own.keys())
+            if problem:
+                raise InputError(
+                    f"the adapter in {folder} is incomplete or damaged: its file {problem}. Bring back the file as it "
+                    "was saved, or train the adapter again"
+                )
             set_peft_model_state_dict(base.peft_model, weights, adapter_name=name)
     except (RuntimeError, SafetensorError) as error:
         raise InputError(
             f"the adapter in {folder} does not fit this base model: {str(error).splitlines()[0]}"
         ) from None
+
+
+def _check_base(folder: Path, then: Any, now: BaseIdentity) -> None:
+    """The base must be the one that the adapter was trained on, and prompts must be given to it in the same way."""
+    if not isinstance(then, dict):
+        warnings.warn(
+            f"the adapter in {folder} was saved by an older version of burnish, which did not write down its base "
+            f"model: whether it was trained on {now.name} cannot be checked",
+            stacklevel=3,
+        )
+        return
+    if then.get("dtype") == now.dtype and then.get("weights") != now.weights:
+        raise InputError(
+            f"the adapter in {folder} does not fit this base model: it was trained on {then.get('name')}, whose "
+            f"weights are not those of {now.name}. Use the base that it was trained on, or train it again"
+        )
+    _check_reading(folder, then, now)
+    others = [part for part in ("model config", "tokenizer") if then.get(part) != now.parts[part]]
+    if then.get("dtype") != now.dtype:
+        others.append(f"number format ({then.get('dtype')}, here {now.dtype}, so weights cannot be compared)")
+    if others:
+        warnings.warn(
+            f"the adapter in {folder} was trained on {then.get('name')} with another {' and '.join(others)}; its "
+            "answers or scores may differ from those it was trained for",
+            stacklevel=3,
+        )
+
+
+def _check_reading(folder: Path, then: dict[str, Any], now: BaseIdentity) -> None:
+    """Behind another system message or template an adapter meets prompts that it was not trained on."""
+    read = then.get("reading")
+    if not isinstance(read, dict) or now.reading is None:
+        return
+    differs = [f"{key}: {read.get(key)!r}" for key, value in now.reading.items() if read.get(key) != value]
+    if differs:
+        here = ", ".join(f"{key}: {value!r}" for key, value in now.reading.items())
+        raise InputError(
+            f"the adapter in {folder} was trained with {' and '.join(differs)}, and here it would read prompts with "
+            f"{here}; set them as in the run that made it"
+        )
+    if now.reading["chat_template"] and then.get("chat template") != now.parts["chat template"]:
+        raise InputError(
+            f"the adapter in {folder} was trained with another chat template than the tokenizer of {now.name} has now; "
+            "bring back that template, or train the adapter again"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from burnish.errors import InputError
+from burnish.models.base_identity import other_tensors
 from burnish.models.sampling import kl_of_states, selected_logprobs
 from burnish.models.shared_base import SharedBase
 from burnish.models.shared_context import SharedContext
@@ -105,6 +106,11 @@ class ScalarModel(RoleModel):
         if not file.is_file():
             raise InputError(f"{folder} has no head.safetensors; it is not the folder of a value or reward model")
         try:
-            self.head.load_state_dict(load_file(file))
+            saved = load_file(file)
+            own = self.head.state_dict()
+            problem = other_tensors(own.keys() - saved.keys(), saved.keys() - own.keys())
+            if problem:
+                raise InputError(f"{file} is not the head of a value or reward model: it {problem}")
+            self.head.load_state_dict(saved)
         except (RuntimeError, SafetensorError) as error:
-            raise InputError(f"{file} does not fit this base model: {str(error).splitlines()[0]}") from None
+            raise InputError(f"{file} does not fit this base model: {str(error).splitlines()[-1].strip()}") from None

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from burnish.errors import InputError
+from burnish.models.base_identity import BaseIdentity
+
 
 class Recorder:
     """Keeps what each layer computes: the first pass over prompts. They may share a beginning that was read before."""
@@ -74,12 +77,24 @@ class PromptCache:
     """Keys and values of prompts that the frozen base has already read, by their tokens; the oldest leave first.
 
     The base never changes, so a prompt that comes back in a later step costs nothing. `beginning` is what was read once
-    for many of them: read with another one, a prompt's keys and values may differ in their last bits.
+    for many of them: read with another one, a prompt's keys and values may differ in their last bits. A cache serves
+    one base: another one's keys and values would pass for its own.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self._base: BaseIdentity | None = None
         self._entries: OrderedDict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = OrderedDict()
+
+    def belong_to(self, base: BaseIdentity) -> None:
+        """The first base that takes it owns it; it serves others only if they compute the same."""
+        if self._base is None:
+            self._base = base
+        elif self._base is not base and self._base.of_computation != base.of_computation:
+            raise InputError(
+                f"what {self._base.name} has read of the prompts cannot serve {base.name}: the two are different base "
+                "models (weights, model config or device). Give each a PromptCache of its own"
+            )
 
     @property
     def nbytes(self) -> int:

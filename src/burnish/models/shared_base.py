@@ -18,8 +18,10 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from burnish.errors import InputError
+from burnish.guards import is_out_of_memory
 from burnish.memory import keep_freed_memory
 from burnish.models import attention, fast_linear, fast_norm
+from burnish.models.base_identity import BaseIdentity, adapter_of
 from burnish.models.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
 from burnish.models.shared_context import SharedContext, causal_mask, positions_of
 
@@ -30,13 +32,21 @@ MIN_SHARED_BEGINNING = 16  # tokens; a shorter common beginning is not worth a p
 class SharedBase:
     """A frozen causal language model with its tokenizer. Adapters are added by name and chosen with `take_role`."""
 
-    def __init__(self, model: Any, tokenizer: Any, scope: str = "response", prompt_cache_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        scope: str = "response",
+        prompt_cache_bytes: int = 0,
+        identity: BaseIdentity | None = None,
+    ) -> None:
         model.eval()  # for good: dropout would move the ratios before anything is learned
         self.model = model.requires_grad_(False)
         self.tokenizer = tokenizer
         self.scope = scope
         self.invocation: list[int] = []
         self.invocation_is_loaded = False  # an adapter came with it, so it stays, even if it is empty
+        self.identity = identity or BaseIdentity(model, tokenizer)
         self.prompt_cache = PromptCache(prompt_cache_bytes)
         self.num_prompt_tokens_read = 0
         self.beginning: tuple[int, ...] = ()
@@ -71,6 +81,16 @@ class SharedBase:
     @property
     def in_half_precision(self) -> bool:
         return self.head.element_size() < 4
+
+    @property
+    def prompt_cache(self) -> PromptCache:
+        """What the base has read. One that another stage filled may be put in its place, if its base is this one."""
+        return self._prompt_cache
+
+    @prompt_cache.setter
+    def prompt_cache(self, cache: PromptCache) -> None:
+        cache.belong_to(self.identity)
+        self._prompt_cache = cache
 
     @property
     def key_bytes(self) -> int:
@@ -114,7 +134,7 @@ class SharedBase:
         self.trunk_depth = min(self.trunk_depth, lowest)
 
     def adapter_parameters(self, name: str) -> list[nn.Parameter]:
-        return [p for n, p in self.model.named_parameters() if f".{name}." in n and "lora_" in n]
+        return [p for n, p in self.model.named_parameters() if adapter_of(n) == name]
 
     def take_role(self, adapter: str | None) -> None:
         """The one place that switches adapters; None is the bare base. Every pass through the layers begins with it."""
@@ -297,7 +317,9 @@ class SharedBase:
             hidden = self.run_layers(self.embed(ids), torch.ones_like(ids).bool(), Recorder(), range(self.num_layers))
             ours = (self.norm(hidden) @ self.head.T).float()
             difference = float((ours - theirs).abs().max() / theirs.abs().max())
-        except (TypeError, ValueError, RuntimeError, AttributeError):
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            if is_out_of_memory(error):
+                raise
             difference = torch.inf
         if not difference <= (1e-4 if self.head.dtype == torch.float32 else 5e-2):
             raise InputError(

@@ -64,12 +64,13 @@ def run_supervised(
     if finished:
         return run
     was_complete = run.is_complete
-    with terminal.busy(console, terminal.loading(config)), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with terminal.busy(console, terminal.loading(config)):
         check_prompts(config, prompts_of([*data.train, *data.held_out]))
         trainer = stage.trainer_of(config)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
-        trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            trainer.invocation.agree(prompts_of([*data.train, *data.held_out]))
     with hold(console, run, config) as saving:
         if finished_meanwhile(console, run, was_complete):
             return run

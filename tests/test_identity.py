@@ -1,0 +1,331 @@
+"""A run knows its base model, its adapters and its rewards, and takes nothing else for them."""
+
+import json
+import os
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from burnish import InputError, PPOTrainer, RewardModel
+from burnish.base_setup import BaseSetup
+from burnish.base_setup.base_setup import load_model
+from burnish.base_setup.kept_fingerprints import KeptFingerprint
+from burnish.models.adapter_files import load_adapter
+from burnish.models.base_identity import BaseIdentity, adapter_of
+from burnish.models.key_values import PromptCache
+from burnish.models.shared_base import SharedBase
+from burnish.runs import Run
+from burnish.training_state import compare_identity, identity_of
+from test_generation import perturb
+from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
+from torments import Zygote, make_workplace
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory):
+    started = Zygote(tmp_path_factory.mktemp("outputs"))
+    yield started
+    started.close()
+
+
+def saved_model(folder, layers=2, seed=0):
+    tiny_model(layers=layers, seed=seed).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def saved_reward_model(folder, model=None, **settings):
+    """A reward model as `burnish reward` leaves it."""
+    setup = BaseSetup(tiny_config(**settings), model or tiny_model(), tiny_tokenizer())
+    setup.add_adapter("reward")
+    reward = RewardModel(setup.base, setup.encoder.encode)
+    reward.mark_trained()
+    setup.base.invocation = setup.encoder.header or setup.encoder.encode(PROMPTS)[0][-1:]
+    return Run.new(folder, "reward").begin(tiny_config(**settings)).save_adapter(reward)
+
+
+def with_reward(folder, model=None, **settings):
+    return PPOTrainer(tiny_config(reward=str(folder), **settings), None, model or tiny_model(), tiny_tokenizer())
+
+
+def edit_tensors(file, change):
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+# ------------------------------------------------------------------------------------------------ missing tensors
+
+
+def test_a_base_file_that_lacks_layers_is_refused(tmp_path):
+    folder = saved_model(tmp_path / "model", layers=4)
+
+    def lose_the_upper_half(tensors):
+        for name in [n for n in tensors if "layers.2." in n or "layers.3." in n]:
+            del tensors[name]
+
+    edit_tensors(folder / "model.safetensors", lose_the_upper_half)
+    with pytest.raises(InputError, match=r"lacks 18 of its tensors \(model.layers.2.input_layernorm.weight, .*Get the"):
+        load_model(tiny_config(model_name=str(folder)))
+
+
+def test_a_base_file_with_a_foreign_tensor_is_refused_and_tied_heads_are_not_missing(tmp_path):
+    folder = saved_model(tmp_path / "model")
+    assert "lm_head.weight" not in load_file(folder / "model.safetensors")
+    load_model(tiny_config(model_name=str(folder)))
+    edit_tensors(folder / "model.safetensors", lambda tensors: tensors.update(foreign=torch.zeros(2)))
+    with pytest.raises(InputError, match=r"holds 1 that it has no place for \(foreign\)"):
+        load_model(tiny_config(model_name=str(folder)))
+
+
+def test_an_adapter_file_must_hold_its_own_tensors_and_no_others(tmp_path):
+    trainer = tiny_trainer()
+    folder = Run.new(tmp_path, "run").begin(trainer.config).save_adapter(trainer.policy)
+    file = folder / "adapter_model.safetensors"
+    name = sorted(load_file(file))[3]
+    edit_tensors(file, lambda tensors: tensors.update(foreign=torch.zeros(2)))
+    with pytest.raises(InputError, match=r"holds 1 that it has no place for \(foreign\)"):
+        load_adapter(tiny_trainer().base, "policy", folder)
+    edit_tensors(file, lambda tensors: (tensors.pop("foreign"), tensors.pop(name)))
+    with pytest.raises(InputError, match=rf"lacks 1 of its tensors \({name}\)"):
+        load_adapter(tiny_trainer().base, "policy", folder)
+
+
+def test_a_head_file_must_hold_its_own_tensors_and_no_others(tmp_path):
+    folder = saved_reward_model(tmp_path)
+    edit_tensors(folder / "head.safetensors", lambda tensors: tensors.update(foreign=torch.zeros(2)))
+    with pytest.raises(InputError, match=r"holds 1 that it has no place for \(foreign\)"):
+        with_reward(folder)
+    edit_tensors(folder / "head.safetensors", lambda tensors: (tensors.pop("foreign"), tensors.pop("bias")))
+    with pytest.raises(InputError, match=r"head.safetensors .* lacks 1 of its tensors \(bias\)"):
+        with_reward(folder)
+
+
+# --------------------------------------------------------------------------------------------------- another base
+
+
+@pytest.mark.parametrize("role", ["reward", "value", "sft"])
+def test_an_adapter_trained_on_another_base_is_refused(tmp_path, role):
+    folder = saved_reward_model(tmp_path)
+    settings = {"reward": {}, "value": {"value_from_reward": True}, "sft": {"sft": str(folder)}}[role]
+
+    def trainer_on(model):
+        if role == "sft":
+            return PPOTrainer(tiny_config(**settings), count_vowels, model, tiny_tokenizer())
+        return with_reward(folder, model, **settings)
+
+    trainer_on(tiny_model())
+    almost = tiny_model()
+    with torch.no_grad():
+        almost.model.layers[1].mlp.up_proj.weight[3, 7] += 1e-6
+    with pytest.raises(InputError, match="does not fit this base model: it was trained on LlamaForCausalLM, whose"):
+        trainer_on(almost)
+
+
+def test_an_adapter_of_an_older_version_is_accepted_with_a_word(tmp_path):
+    folder = saved_reward_model(tmp_path)
+    facts = json.loads((folder / "burnish.json").read_text())
+    del facts["base"]
+    (folder / "burnish.json").write_text(json.dumps(facts))
+    with pytest.warns(UserWarning, match="saved by an older version of burnish, which did not write down its base"):
+        with_reward(folder, tiny_model(seed=3))
+
+
+def test_the_command_line_says_so_too(zygote, tmp_path):
+    folder = make_workplace(tmp_path)
+    trainer = tiny_trainer()
+    trainer.generator.agree_on_invocation(PROMPTS)
+    adapter = Run.new(folder, "old").begin(trainer.config).save_adapter(trainer.policy)
+    facts = json.loads((adapter / "burnish.json").read_text())
+    (adapter / "burnish.json").write_text(json.dumps({k: v for k, v in facts.items() if k != "base"}))
+    rows = [{"prompt": f"number {i}:", "chosen": "yes", "rejected": "no"} for i in range(6)]
+    (folder / "preferences.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = "model_name: model\nlora_r: 4\nlora_alpha: 8\nmax_new_tokens: 6\nbatch_size: 2\nnum_eval_prompts: 2\n"
+    (folder / "reward.yaml").write_text(f"{settings}preferences: preferences.jsonl\nsft: old/adapters/policy\n")
+    outcome = zygote.run(folder, "reward", "reward.yaml", "run_name=judge")
+    assert outcome.code == 0, outcome.text
+    assert "warning: the adapter in" in outcome.text
+    assert "was saved by an older version of burnish" in outcome.text
+
+
+def test_a_base_in_another_number_format_is_told_as_it_cannot_be_compared(tmp_path):
+    folder = saved_reward_model(tmp_path)
+    with pytest.warns(UserWarning, match=r"another number format \(float32, here bfloat16"):
+        with_reward(folder, tiny_model().bfloat16())
+
+
+@pytest.mark.parametrize("here", [{"system_prompt": "be rude"}, {"system_prompt": None}, {"chat_template": False}])
+def test_a_reward_model_reads_prompts_as_it_did_in_training_or_not_at_all(tmp_path, here):
+    trained_with = {"chat_template": True, "system_prompt": "be kind"}
+    folder = saved_reward_model(tmp_path, **trained_with)
+    with_reward(folder, **trained_with)
+    changed = {**trained_with, **here} if "system_prompt" in here else here
+    with pytest.raises(InputError, match=r"was trained with .*set them as in the run that made it"):
+        with_reward(folder, **changed)
+
+
+def test_a_reward_model_is_refused_behind_another_template(tmp_path):
+    folder = saved_reward_model(tmp_path, chat_template=True)
+    other = tiny_tokenizer()
+    other.chat_template = other.chat_template.replace("[{{ m['role'] }}]", "<{{ m['role'] }}>")
+    config = tiny_config(reward=str(folder), chat_template=True)
+    with pytest.raises(InputError, match="was trained with another chat template"):
+        PPOTrainer(config, None, tiny_model(), other)
+
+
+# ------------------------------------------------------------------------------------------------ the base's parts
+
+
+def test_a_base_is_the_same_from_a_folder_and_ready_made_bare_and_with_adapters(tmp_path):
+    folder = saved_model(tmp_path / "model")
+    loaded = PPOTrainer(tiny_config(model_name=str(folder)), count_vowels)  # its adapters are grafted by now
+    assert loaded.base.identity.parts == BaseIdentity(tiny_model(), tiny_tokenizer()).parts
+    perturb(loaded)
+    assert BaseIdentity(loaded.base.model, tiny_tokenizer()).parts == loaded.base.identity.parts
+
+
+def test_every_weight_counts_whatever_its_name():
+    def identity(change):
+        model = tiny_model()
+        model.model.value = nn.Linear(3, 3)  # the name of an adapter, too
+        with torch.no_grad():
+            model.model.value.weight.fill_(change)
+        trainer = PPOTrainer(tiny_config(), count_vowels, model, tiny_tokenizer())
+        return identity_of(trainer.base, ("policy", "value"), [])
+
+    assert compare_identity(identity(1.0), identity(1.0)) == []
+    with pytest.raises(InputError, match=r"base model \(weights\) changed since"):
+        compare_identity(identity(1.0), identity(1.5))
+
+
+def test_a_weight_belongs_to_an_adapter_by_both_marks():
+    assert adapter_of("model.layers.0.attention.value.lora_A.policy.weight") == "policy"
+    assert adapter_of("model.layers.0.attention.value.weight") is None
+    trainer = tiny_trainer()
+    assert len(trainer.base.adapter_parameters("policy")) == 2 * 7 * 2
+
+
+def test_how_a_batch_was_padded_makes_no_other_tokenizer():
+    tokenizer = tiny_tokenizer()
+    before = BaseIdentity(tiny_model(), tokenizer).tokenizer
+    tokenizer(["a", "bcd"], padding=True, truncation=True, max_length=2)
+    assert BaseIdentity(tiny_model(), tokenizer).tokenizer == before
+    tokenizer.add_tokens(["new"])
+    assert BaseIdentity(tiny_model(), tokenizer).tokenizer != before
+
+
+def change_a_weight(model):
+    def nudge(tensors):
+        tensors["model.layers.1.mlp.down_proj.weight"][17, 43] += 1e-6
+
+    edit_tensors(model / "model.safetensors", nudge)
+
+
+def change_the_rope(model):
+    config = json.loads((model / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 20000.0
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def change_the_tokenizer(model):
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Lowercase"}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def change_the_template(model):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "another " + tokenizer.chat_template
+    tokenizer.save_pretrained(model)
+
+
+CHANGES = {
+    "weights": change_a_weight,
+    "model config": change_the_rope,
+    "tokenizer": change_the_tokenizer,
+    "chat template": change_the_template,
+}
+
+
+def test_what_changed_in_the_base_between_kill_and_resume_is_refused_by_name(zygote, tmp_path):
+    folder = make_workplace(tmp_path)
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=run", kill_at=13, where="save")
+    assert outcome.code == -9
+    for part, change in CHANGES.items():
+        shutil.copytree(folder / "model", folder / "before")
+        change(folder / "model")
+        outcome = zygote.run(folder, "resume", "runs/run")
+        assert outcome.code == 2, (part, outcome.text)
+        assert f"this run cannot go on: base model ({part}) changed since" in outcome.text
+        shutil.rmtree(folder / "model")
+        (folder / "before").rename(folder / "model")
+    assert zygote.run(folder, "resume", "runs/run").code == 0
+
+
+def test_weights_are_hashed_once_for_the_same_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("burnish.base_setup.kept_fingerprints.SETTLED_SECONDS", -1e9)
+    folder = saved_model(tmp_path / "model")
+    calls = []
+
+    def fingerprint(dtype="float32", change=None):
+        def compute():
+            calls.append(1)
+            return f"{len(calls):032x}"
+
+        kept = KeptFingerprint(lambda: folder, dtype)
+        if change:
+            change()
+        kept.loaded()
+        return int(kept(compute), 16)
+
+    assert [fingerprint(), fingerprint(), fingerprint("bfloat16"), fingerprint()] == [1, 1, 2, 1]
+    file = folder / "model.safetensors"
+    times, content = file.stat(), bytearray(file.read_bytes())
+    content[-1] ^= 1
+    with file.open("r+b") as same_file:
+        same_file.write(content)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as if nothing had happened
+    assert fingerprint() == 3
+    assert fingerprint(change=lambda: os.utime(file)) == 4  # changed while it was read: not to be kept
+    assert fingerprint() == 5
+    (tmp_path / "cache" / "fingerprints").chmod(0o755)
+    for kept in (tmp_path / "cache" / "fingerprints").iterdir():
+        kept.write_text("damaged")
+    assert fingerprint() == 6
+
+
+def test_files_that_changed_just_now_are_hashed_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_CACHE", str(tmp_path / "cache"))
+    kept = KeptFingerprint(lambda: saved_model(tmp_path / "model"), "float32")
+    assert kept(lambda: "0" * 32) == "0" * 32
+    assert not (tmp_path / "cache").exists()
+
+
+# ------------------------------------------------------------------------------------------------------- one base
+
+
+def test_what_one_base_has_read_serves_no_other():
+    read = PromptCache(2**20)
+    first, same, other = (SharedBase(tiny_model(seed=seed), tiny_tokenizer()) for seed in (0, 0, 1))
+    first.prompt_cache = read
+    same.prompt_cache = read
+    with pytest.raises(InputError, match="cannot serve LlamaForCausalLM: the two are different base models"):
+        other.prompt_cache = read
+    with pytest.raises(InputError, match="different base models"):
+        other.prompt_cache = same.prompt_cache
+    turned = SharedBase(tiny_model(rope_parameters={"rope_type": "default", "rope_theta": 2e4}), tiny_tokenizer())
+    with pytest.raises(InputError, match="different base models"):
+        turned.prompt_cache = read
+
+
+def test_memory_that_runs_out_in_the_first_look_at_a_model_is_told_as_that(monkeypatch):
+    def no_memory(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(SharedBase, "run_layers", no_memory)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        SharedBase(tiny_model(), tiny_tokenizer())
