@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,11 +18,13 @@ from burnish.models.adapter_files import load_adapter
 from burnish.models.base_identity import BaseIdentity, adapter_of
 from burnish.models.key_values import PromptCache
 from burnish.models.shared_base import SharedBase
+from burnish.rewards.sources import imported_files
 from burnish.runs import Run
+from burnish.sa_pairs import SAPairs, left_padded, right_padded
 from burnish.training_state import compare_identity, identity_of
 from test_generation import perturb
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
-from torments import Zygote, make_workplace
+from torments import Zygote, make_workplace, state_hash
 
 
 @pytest.fixture(scope="module")
@@ -329,3 +332,89 @@ def test_memory_that_runs_out_in_the_first_look_at_a_model_is_told_as_that(monke
     monkeypatch.setattr(SharedBase, "run_layers", no_memory)
     with pytest.raises(RuntimeError, match="allocate memory"):
         SharedBase(tiny_model(), tiny_tokenizer())
+
+
+# -------------------------------------------------------------------------------------------------------- rewards
+
+
+def test_a_resumed_run_with_a_learned_second_reward_ends_in_the_same_state(zygote, tmp_path):
+    folder = make_workplace(tmp_path)
+    model, tokenizer = load_model(tiny_config(model_name=str(folder / "model")))
+    setup = BaseSetup(tiny_config(lora_alpha=32), model, tokenizer)
+    setup.add_adapter("reward")
+    reward = RewardModel(setup.base, setup.encoder.encode)
+    setup.base.invocation = tokenizer(":")["input_ids"]
+    Run.new(folder, "judge").begin(tiny_config()).save_adapter(reward)
+    second = "eval_reward=[{kind: model, path: judge}]"
+    whole = zygote.run(folder, "train", "config.yaml", "run_name=whole", second)
+    assert whole.code == 0, whole.text
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=hurt", second, kill_at=13, where="save")
+    assert outcome.code == -9, outcome.text
+    outcome = zygote.run(folder, "resume", "runs/hurt")
+    assert outcome.code == 0, outcome.text
+    assert state_hash(folder / "runs" / "hurt") == state_hash(folder / "runs" / "whole")
+
+
+def test_a_reward_model_reads_every_ending_as_the_one_it_was_trained_on():
+    model = tiny_model()
+    model.generation_config.eos_token_id = [65, 256]  # two ways to stop; the tokenizer's own is 256
+    setup = BaseSetup(tiny_config(), model, tiny_tokenizer())
+    setup.add_adapter("reward")
+    reward = RewardModel(setup.base, setup.encoder.encode)
+    reward.mark_trained()
+    assert (setup.base.stop_ids, setup.base.stop_id) == ([65, 256], 256)
+    prompts = setup.encoder.encode(PROMPTS[:3])
+    answer = setup.base.tokenizer("yes")["input_ids"]
+    prompt_ids, prompt_mask = left_padded(prompts)
+    action, mask = right_padded([[*answer, 65], [*answer, 256], answer])  # the last one was cut off
+    zeros = torch.zeros(mask.shape)
+    columns = {"action": action, "logprob_policy": zeros, "logprob_ref": zeros, "entropy": zeros}
+    pairs = SAPairs(mask, columns, prompt_ids=prompt_ids, prompt_mask=prompt_mask)
+    scores = reward.score_pairs(pairs)
+    with torch.no_grad():
+        expected = reward.score_tokens(prompts, [[*answer, 256], [*answer, 256], answer]).tolist()
+    assert scores == pytest.approx(expected, abs=1e-6)
+    assert action[0, len(answer)] == 65  # what was said stays what was said
+
+
+def test_the_files_of_a_reward_are_all_that_it_imports_from_its_folder(tmp_path):
+    (tmp_path / "tools" / "deep").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    files = {
+        "judge.py": "import json, helper\nfrom tools import words\ndef f():\n    import late\n",
+        "helper.py": "import judge, helper\nfrom os import path\n",  # in a circle
+        "late.py": "this is no Python",
+        "unused.py": "",
+        "words.py": "",  # another one than tools.words
+        "tools/__init__.py": "",
+        "tools/words.py": "from . import more\nfrom .deep.down import x\n",
+        "tools/more.py": "from ..helper import y\n",
+        "tools/unused.py": "",
+        "tools/deep/down.py": "from .. import other\n",  # in a folder without __init__.py
+        "tools/other.py": "raise SystemExit('nothing here is run')\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = [str(f.relative_to(tmp_path)) for f in imported_files(tmp_path / "judge.py")]
+    used = {"helper.py", "late.py", "tools/__init__.py", "tools/words.py", "tools/more.py", "tools/deep/down.py"}
+    assert found[0] == "judge.py"
+    assert set(found[1:]) == used | {"tools/other.py"}
+
+
+def test_a_changed_module_of_the_reward_is_told_and_the_start_measured_anew(zygote, tmp_path):
+    folder = make_workplace(tmp_path)
+    (folder / "judge.py").write_text(
+        "from parts.scale import scaled\ndef score(p, responses):\n    return scaled(responses)\n"
+    )
+    (folder / "parts").mkdir()
+    scale = "def scaled(responses):\n    return [sum(map(ord, r)) % 10 / 10 for r in responses]\n"
+    (folder / "parts" / "scale.py").write_text(scale)
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=run", kill_at=13, where="save")
+    assert outcome.code == -9, outcome.text
+    (folder / "parts" / "scale.py").write_text(scale.replace("/ 10", "* 10.0"))
+    outcome = zygote.run(folder, "resume", "runs/run")
+    assert outcome.code == 0, outcome.text
+    assert "Changed: what the reward's files hold." in outcome.text
+    start, result = (json.loads((folder / "runs" / "run" / n).read_text()) for n in ("start.json", "result.json"))
+    assert max(start["evaluation"]["reward"]) > 1
+    assert result["before"]["reward"]["mean"] == pytest.approx(np.mean(start["evaluation"]["reward"]))

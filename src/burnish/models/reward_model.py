@@ -63,7 +63,15 @@ class RewardModel(ScalarModel):
         """Scores of sequences just generated: the very tokens, over the prompt that the base has already read."""
         if sa_pairs.prompt_ids is None or sa_pairs.prompt_mask is None:
             raise InputError("these SA pairs carry no 'state', so the reward model cannot read them")
-        return self.scores(sa_pairs.prompt_ids, sa_pairs.prompt_mask, sa_pairs["action"], sa_pairs.mask).tolist()
+        response = self._ended_as_in_training(sa_pairs["action"], sa_pairs.mask)
+        return self.scores(sa_pairs.prompt_ids, sa_pairs.prompt_mask, response, sa_pairs.mask).tolist()
+
+    def _ended_as_in_training(self, response: Tensor, mask: Tensor) -> Tensor:
+        """A score is read off the last token. A model may stop in several ways, and only one of them was trained on."""
+        last = (mask.sum(1, keepdim=True) - 1).clamp(min=0)  # [B, 1]
+        token = response.gather(1, last)
+        stopped = torch.isin(token, torch.tensor(self.base.stop_ids, device=token.device))
+        return response.scatter(1, last, token.masked_fill(stopped, self.base.stop_id))
 
     def scores(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor, mask: Tensor) -> Tensor:
         """One score per sequence, with gradient.  prompt [B, P] left-padded, response [B, T] right-padded -> [B]"""

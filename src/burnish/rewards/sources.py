@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import http.client
 import importlib.util
 import ipaddress
@@ -51,6 +52,50 @@ def python_function(address: str) -> Callable[..., Sequence[Any]]:
     if name not in functions:
         raise InputError(f"{file} has no function {name!r}{nearest(name, functions)}")
     return getattr(module, name)
+
+
+def imported_files(file: Path) -> list[Path]:
+    """A reward's file and all that it imports from its own folder, directly or not; none of it is run.
+
+    Names that are put together at run time are not seen, nor is what lies elsewhere.
+    """
+    root = file.parent
+    found: dict[Path, None] = {file: None}
+    to_read = [file]
+    while to_read:
+        here = to_read.pop()
+        for module in _imported_modules(here, root):
+            for path in _files_of_module(root, module):
+                if path not in found:
+                    found[path] = None
+                    to_read.append(path)
+    return [file, *sorted(found.keys() - {file})]
+
+
+def _imported_modules(file: Path, root: Path) -> set[str]:
+    """The full names of what a file imports; of `from a import b` both a and a.b, as b may be a module too."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):  # told when it is run
+        return set()
+    package = file.relative_to(root).parts[:-1]
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)}
+    return names - {""}
+
+
+def _files_of_module(root: Path, module: str) -> list[Path]:
+    """Of a.b.c: the packages a and a.b, and the module or package a.b.c, as far as they lie in this folder."""
+    parts = module.split(".")
+    places = [root.joinpath(*parts[: n + 1]) for n in range(len(parts))]
+    candidates = [p for place in places for p in (place / "__init__.py", place.with_name(f"{place.name}.py"))]
+    return [p for p in candidates if p.is_file()]
 
 
 class HttpReward:

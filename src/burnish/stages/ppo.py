@@ -31,7 +31,7 @@ from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import RewardFunction
 from burnish.rewards import check_parts
 from burnish.rewards.rules import NEED_REFERENCES, check_references
-from burnish.rewards.sources import HumanReward
+from burnish.rewards.sources import HumanReward, imported_files
 from burnish.runs import Run
 from burnish.stages.evaluate import conclude, second_reward, start_model
 from burnish.stages.leaks import warn_of_leaks
@@ -75,11 +75,12 @@ def run_ppo(
         report = data_report(prompts, count_tokens, config.max_new_tokens, num_bad + unreadable)
         console.print(terminal.data_table(report))
         _announce(console, trainer, prompts, run, memory)
-        step = saving.begin(trainer.sound_state, trainer.restore, _identity(trainer, prompts), from_step)
+        identity = _identity(trainer, prompts)
+        second = second_reward(trainer)  # before random numbers are restored: a reward model's adapter draws some
+        step = saving.begin(trainer.sound_state, trainer.restore, identity, from_step)
         if step:
             console.print(f"Going on after step {step} of {config.steps}.", highlight=False)
 
-        second = second_reward(trainer)
         before = _start(console, trainer, run, prompts.held_out, second)
         _train(console, trainer, prompts, run, saving)
         after = _measure(console, trainer, prompts.held_out, second, "after")
@@ -128,7 +129,7 @@ def _fingerprint_of_rewards(config: PPOConfig) -> str:
     files: list[Path] = []
     for part in [*config.reward_parts, *config.eval_reward_parts]:
         if isinstance(part, PythonPart):
-            files.append(Path(part.function.rpartition(":")[0]))
+            files += imported_files(Path(part.function.rpartition(":")[0]))
         elif isinstance(part, ModelPart):
             files += sorted(adapter_folder(part.path, "reward").glob("*.safetensors"))
     return fingerprint_of_files(files)
