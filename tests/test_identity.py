@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -295,7 +296,6 @@ def test_weights_are_hashed_once_for_the_same_files(tmp_path, monkeypatch):
     assert fingerprint() == 3
     assert fingerprint(change=lambda: os.utime(file)) == 4  # changed while it was read: not to be kept
     assert fingerprint() == 5
-    (tmp_path / "cache" / "fingerprints").chmod(0o755)
     for kept in (tmp_path / "cache" / "fingerprints").iterdir():
         kept.write_text("damaged")
     assert fingerprint() == 6
@@ -418,3 +418,23 @@ def test_a_changed_module_of_the_reward_is_told_and_the_start_measured_anew(zygo
     start, result = (json.loads((folder / "runs" / "run" / n).read_text()) for n in ("start.json", "result.json"))
     assert max(start["evaluation"]["reward"]) > 1
     assert result["before"]["reward"]["mean"] == pytest.approx(np.mean(start["evaluation"]["reward"]))
+
+
+# ----------------------------------------------------------------------------------------- adapters beyond burnish
+
+
+def test_peft_does_not_load_an_adapter_whose_beginning_it_cannot_know(tmp_path):
+    trainer = tiny_trainer()
+    perturb(trainer)
+    with pytest.warns(UserWarning, match="share no ending"):
+        trainer.generator.agree_on_invocation(["one a", "two b"])
+    folder = Run.new(tmp_path, "run").begin(trainer.config).save_adapter(trainer.policy)
+    with pytest.raises(ValueError, match=r"Can't find 'adapter_config.json'"):
+        PeftModel.from_pretrained(tiny_model(), str(folder))
+    for _ in range(2):
+        other = tiny_trainer()
+        load_adapter(other.base, "policy", folder)
+        ours, theirs = other.policy.parameters(), trainer.policy.parameters()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        own = folder / "adapter_config.only-for-burnish.json"
+        own.rename(folder / "adapter_config.json") if own.exists() else None  # as older versions saved it

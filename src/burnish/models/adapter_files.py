@@ -27,6 +27,9 @@ SHAPE = {
 }
 SCOPE_FILE = "burnish.json"  # what peft's own config cannot say: where the adapter acts, and on which base
 CONFIG = "adapter_config.json"
+# Without tokens to begin at, peft and servers would take a response-scope adapter for one that acts everywhere, and say
+# something else without a word. None of them loads a folder without CONFIG, so its settings get another name.
+OWN_CONFIG = "adapter_config.only-for-burnish.json"
 
 
 def save_adapter(role: RoleModel, target: Path) -> None:
@@ -44,6 +47,8 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     if base.scope == "response" and base.invocation:
         # Tells peft where the adapter begins to act: it searches a prompt for its last run of these tokens.
         _write_json(written / CONFIG, _read_json(written / CONFIG) | {"alora_invocation_tokens": base.invocation})
+    elif base.scope == "response":
+        (written / CONFIG).rename(written / OWN_CONFIG)
     if isinstance(role, ScalarModel):
         role.save_head(written)
     folder_to_disk(written)
@@ -62,11 +67,12 @@ def adapter_folder(path: str | Path, role: str) -> Path:
 
 def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
     """Puts saved weights into an adapter of the same shape, and takes over the invocation it was trained with."""
-    for file in (CONFIG, "adapter_model.safetensors", SCOPE_FILE):
+    config = OWN_CONFIG if (folder / OWN_CONFIG).is_file() else CONFIG
+    for file in (config, "adapter_model.safetensors", SCOPE_FILE):
         if not (folder / file).is_file():
             raise InputError(f"{folder} holds no adapter saved by burnish (no {file}); has its run finished?")
     assert base.peft_model is not None
-    saved, ours = _read_json(folder / CONFIG), base.peft_model.peft_config[name]
+    saved, ours = _read_json(folder / config), base.peft_model.peft_config[name]
     for key, setting in SHAPE.items():
         theirs, wanted = _plain(saved.get(key)), _plain(getattr(ours, key))
         if theirs != wanted:

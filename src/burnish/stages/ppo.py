@@ -290,5 +290,9 @@ def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:
     if config.adapter_scope == "sequence":
         lines.append("(`model.merge_and_unload()` folds it into the base.)")
     elif invocation:
-        lines.append("(An activated LoRA: it acts from the prompt's last tokens on, so do not merge it.)")
+        lines.append(
+            "(An activated LoRA: it acts from the prompt's last tokens on, so do not merge it. `generate` finds "
+            "them. A forward pass over prompt and response takes the last place where they stand: where a response "
+            "may contain them too, give alora_offsets: docs/scopes.md.)"
+        )
     return "\n".join(lines)
