@@ -128,6 +128,42 @@ def on_paper(results: dict[str, Any]) -> str:
     return table(["", *columns], rows)
 
 
+def kl_charge(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"`{r['place']}`",
+            f"`{r['estimator']}`" + ("" if r["offered"] else " (refused)"),
+            f"{r['beta']:g}",
+            f"{r['top_p']:g}",
+            f"**{r['reached']:.1%}**",
+            f"{r['possible']:.1%}",
+            f"{r['kl']:.2f}",
+            f"{r['reported_kl']:.2f}",
+        ]
+        for r in results["rows"]
+    ]
+    header = [
+        "`kl_in`",
+        "`kl_estimator`",
+        "`kl_coef`",
+        "`top_p`",
+        "reached",
+        "possible",
+        "KL, computed",
+        "KL, reported",
+    ]
+    return table(header, rows)
+
+
+def beside(results: dict[str, Any]) -> str:
+    rows = []
+    for spin, own in results["medians"].items():
+        ratios = results["summary"][spin]
+        rows.append([spin, *(f"{own[where]:.1f} s, {ratios[where]:.2f}x" for where in own)])
+    header = ["waiting threads spin as", "alone", "beside one busy program", "two runs side by side"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
 def torture(results: dict[str, Any]) -> str:
     rows = [
         [name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.items())]
@@ -211,7 +247,8 @@ def pipeline(results: dict[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
-    f.__name__: f for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, torture, reward_model)
+    f.__name__: f
+    for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, torture, reward_model, kl_charge, beside)
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
 
 
@@ -230,6 +267,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/config.md": config_page,
     "docs/metrics.md": metrics_page,
     "docs/performance.md": partial(with_results, "docs/performance.md"),
+    "docs/design.md": partial(with_results, "docs/design.md"),
     "docs/results.md": partial(with_results, "docs/results.md"),
     "docs/reliability.md": partial(with_results, "docs/reliability.md"),
     "README.md": partial(with_results, "README.md"),

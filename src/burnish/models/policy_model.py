@@ -51,7 +51,7 @@ class PolicyModel(LanguageModel):
         num_suffix = prompt_ids.shape[1] - start
         cache = base.read_prompts(prompt_ids, prompt_mask, room=num_suffix + max_new_tokens)
         prefix = cache.room[base.trunk_depth :, ..., :start, :].clone()
-        tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.head, keep_trunk=base.trunk_depth > 0)
+        tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.head, base.trunk_depth > 0, sampler)
         base.take_role(self.adapter)
         self._decode(prompt_ids[:, start:], prompt_mask, cache, tape, sampler, generator)
         return tape.rollout(prompt_ids, prompt_mask, start, prefix)
@@ -89,9 +89,15 @@ class PolicyModel(LanguageModel):
 
 
 class _Tape:
-    """Writes down what decoding produces, at the sequences' own rows."""
+    """Writes down what decoding produces, at the sequences' own rows.
 
-    def __init__(self, batch: int, max_new_tokens: int, num_suffix: int, like: Tensor, keep_trunk: bool) -> None:
+    All its room is taken before the first token. Taken between two tokens, it would settle in the room that the logits
+    of one leave, and the next would have to take new memory.
+    """
+
+    def __init__(
+        self, batch: int, max_new_tokens: int, num_suffix: int, like: Tensor, keep_trunk: bool, sampler: Sampler
+    ) -> None:
         self.max_new_tokens = max_new_tokens
         self.num_suffix = num_suffix
         self.mask = torch.zeros(batch, max_new_tokens, dtype=torch.bool, device=like.device)
@@ -102,7 +108,9 @@ class _Tape:
         hidden_size = like.shape[1]
         self.states = like.new_zeros(batch, max_new_tokens, hidden_size)
         self.trunk = like.new_zeros(batch, num_suffix + max_new_tokens - 1, hidden_size) if keep_trunk else None
-        self.kept: list[Tensor] = []  # per step [B, k_t]; the width differs from step to step
+        most = min(sampler.top_k or like.shape[0], like.shape[0]) if sampler.truncates else 0
+        self.kept = torch.full((batch, max_new_tokens, most), -1, dtype=torch.int32, device=like.device)
+        self.widest = 0  # of the sets kept so far; 0: nothing is cut off
 
     def write(self, t: int, rows: Tensor, alive: Tensor, trunk: Tensor, state: Tensor, sampled: Sampled) -> None:
         self.mask[rows, t] = True
@@ -114,17 +122,13 @@ class _Tape:
         if self.trunk is not None:
             self.trunk[rows, columns] = trunk[alive]
         if sampled.kept is not None:
-            kept = sampled.kept.new_full((len(self.mask), sampled.kept.shape[1]), -1)
-            kept[rows] = sampled.kept[alive]
-            self.kept.append(kept)
+            size = sampled.kept.shape[1]
+            self.widest = max(self.widest, size)
+            self.kept[rows, t, :size] = sampled.kept[alive]
 
     def rollout(self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor) -> Rollout:
         width = int(self.mask.sum(1).max())  # no column that nobody reached
-        kept = None
-        if self.kept:
-            widest = max(k.shape[1] for k in self.kept)
-            padded = [torch.nn.functional.pad(k, (0, widest - k.shape[1]), value=-1) for k in self.kept[:width]]
-            kept = torch.stack(padded, dim=1)  # [B, T, k]
+        kept = self.kept[:, :width, : self.widest] if self.widest else None
         trunk = None if self.trunk is None else self.trunk[:, : self.num_suffix + width - 1]
         action = self.action[:, :width]
         return Rollout(

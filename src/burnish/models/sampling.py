@@ -56,7 +56,7 @@ class Sampler:
                 "last update ruined it. Lower the learning rate"
             )
         kept = None
-        if self.top_k or self.top_p < 1.0:
+        if self.truncates:
             z, kept = self._truncate(z)  # [n, k] each
         logprob = z.log_softmax(-1)
         choice = z.argmax(-1, keepdim=True) if self.greedy else draw(logprob.exp(), generator)  # [n, 1]
@@ -67,6 +67,10 @@ class Sampler:
             entropy=entropy(logprob),
             kept=kept,
         )
+
+    @property
+    def truncates(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1.0
 
     def _truncate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """The kept logits in falling order (-inf where fewer) and their ids (-1 where fewer)."""
@@ -117,21 +121,25 @@ def against_reference(
 
     hidden and ref_hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N], [N]
     """
-    ref_logprobs, kls = [], []
+    ref_logprob, kl = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(2))
     for chunk in _chunks(len(hidden), head, kept, whole=True):
         ref = _logits(ref_hidden[chunk], head, temperature).log_softmax(-1)  # [n, V]
-        ref_logprobs.append(ref.gather(1, action[chunk, None]).squeeze(1))
+        ref_logprob[chunk] = ref.gather(1, action[chunk, None]).squeeze(1)
         if kept is None:
             logprobs = _logits(hidden[chunk], head, temperature).log_softmax(-1)
         else:
             logprobs = _kept_logits(hidden[chunk], head, kept[chunk], temperature)[0].log_softmax(-1)
             ref = ref.gather(1, _ids(kept[chunk]))
-        kls.append(exact_kl(logprobs, ref))
-    return torch.cat(ref_logprobs), torch.cat(kls)
+        kl[chunk] = exact_kl(logprobs, ref)
+    return ref_logprob, kl
 
 
 def _chunks(count: int, head: Tensor, kept: Tensor | None, whole: bool) -> Iterator[slice]:
-    """Positions that are computed together: as many as CHUNK_BYTES hold of `whole` logits, and of gathered rows."""
+    """Positions that are computed together: as many as CHUNK_BYTES hold of `whole` logits, and of gathered rows.
+
+    Results go into tensors that are there before the first chunk. Small ones made between two chunks would settle in
+    the room that a chunk leaves, and the next would have to take new memory, chunk after chunk.
+    """
     gathered = kept.shape[1] * head.shape[1] if kept is not None and kept.shape[1] <= MAX_GATHERED_ROWS else 0
     numbers_each = max(gathered, head.shape[0] if whole or not gathered else 0)
     size = max(1, CHUNK_BYTES // (4 * numbers_each))
@@ -166,7 +174,8 @@ class _SelectedLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float
     ) -> Tensor:
-        logprobs, gradients = [], []
+        selected = hidden.new_empty(len(hidden), dtype=torch.float32)
+        gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
         for chunk in _chunks(len(hidden), head, kept, whole=False):
             h, a, rows = hidden[chunk], action[chunk, None], None
             if kept is None:
@@ -175,8 +184,8 @@ class _SelectedLogprobs(torch.autograd.Function):
                 z, rows = _kept_logits(h, head, kept[chunk], temperature)  # [n, k]
                 a = (kept[chunk] == a).long().argmax(1, keepdim=True)
             logprob = z.log_softmax(-1)
-            logprobs.append(logprob.gather(1, a).squeeze(1))
-            if ctx.needs_input_grad[0]:
+            selected[chunk] = logprob.gather(1, a).squeeze(1)
+            if gradient is not None:
                 p = logprob.exp_().to(head.dtype)
                 if rows is not None:
                     expected = (p[:, None] @ rows).squeeze(1)  # [n, H]
@@ -184,10 +193,10 @@ class _SelectedLogprobs(torch.autograd.Function):
                     if kept is not None:
                         p = p.new_zeros(len(p), len(head)).scatter_add_(1, _ids(kept[chunk]), p)
                     expected = p @ head
-                gradients.append((head[action[chunk]] - expected).div_(temperature))
-        if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(torch.cat(gradients))
-        return torch.cat(logprobs)
+                gradient[chunk] = (head[action[chunk]] - expected).div_(temperature)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return selected
 
     @staticmethod
     @once_differentiable
@@ -201,19 +210,19 @@ class _KLOfStates(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, ref_hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
-        kls, gradients = [], []
+        kl = hidden.new_empty(len(hidden), dtype=torch.float32)
+        gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
         for chunk in _chunks(len(hidden), head, None, whole=True):
             logprobs = _logits(hidden[chunk], head, temperature).log_softmax(-1)  # [n, V]
             difference = _logits(ref_hidden[chunk], head, temperature).log_softmax(-1).neg_().add_(logprobs)
             p = logprobs.exp_()
-            kl = (p[:, None] @ difference[:, :, None]).reshape(-1)  # [n]
-            kls.append(kl)
-            if ctx.needs_input_grad[0]:
-                of_logits = difference.sub_(kl[:, None]).mul_(p).to(head.dtype)  # [n, V]
-                gradients.append((of_logits @ head).div_(temperature))
-        if ctx.needs_input_grad[0]:
-            ctx.save_for_backward(torch.cat(gradients))
-        return torch.cat(kls)
+            kl[chunk] = (p[:, None] @ difference[:, :, None]).reshape(-1)  # [n]
+            if gradient is not None:
+                of_logits = difference.sub_(kl[chunk, None]).mul_(p).to(head.dtype)  # [n, V]
+                gradient[chunk] = (of_logits @ head).div_(temperature)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return kl
 
     @staticmethod
     @once_differentiable

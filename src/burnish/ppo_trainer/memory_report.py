@@ -65,6 +65,8 @@ class _Work:
     """Reading prompts, before a batch has its room: what all layers record, and one layer at work."""
     sampling: float
     """Logits of one token for every sequence, as they come and as the sampler works on them."""
+    scoring: float
+    """The reference's logits and the policy's, for a chunk of the states of a batch."""
     training: float
     """One pass of a micro-batch, and the head's work on a chunk of its states."""
 
@@ -84,14 +86,18 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes
     most = min(config.micro_batch_size or batch, config.mini_batch_size or batch)
     sequences = max(1, min(most, config.activation_mb * MEGABYTE // max(per_sequence, 1)))
-    logits = 3 * CHUNK_BYTES
+    whole = min(CHUNK_BYTES, batch * new * base.head.shape[0] * 4)  # one tensor of a chunk's logits
+    kept = min(CHUNK_BYTES, sequences * new * config.top_k * base.hidden_size * 4)  # or of the rows of kept tokens
+    in_training = 5 * whole if config.kl_in != "reward" else 2 * kept if config.top_k else 3 * whole
+    states = batch * new * base.hidden_size * number
     return _Work(
         prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes),
         room=batch * (longest + new) * base.key_bytes,
-        context=batch * (prefix * base.key_bytes * adapted / base.num_layers + trunk),
+        context=batch * (prefix * base.key_bytes * adapted / base.num_layers + trunk + new * config.top_k * 4) + states,
         reading=read_at_once * (base.key_bytes + one_layer),
         sampling=5 * batch * base.head.shape[0] * 4,
-        training=sequences * per_sequence + logits,
+        scoring=5 * whole + 2 * states,
+        training=sequences * per_sequence + in_training,
     )
 
 
@@ -103,4 +109,5 @@ def _peak(trainer: PPOTrainer, work: _Work) -> float:
     prompts_to_read = max(work.prompts - trainer.base.prompt_cache.nbytes, 0)
     for_good = 3 * (trainer.policy.nbytes + trainer.value_model.nbytes) + prompts_to_read
     decoding = work.room + work.context + work.sampling
-    return held_bytes() + HOLES * (for_good + max(work.reading, decoding, work.context + work.training))
+    later = work.context + max(work.scoring, work.training)
+    return held_bytes() + HOLES * (for_good + max(work.reading, decoding, later))
