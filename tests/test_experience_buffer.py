@@ -5,8 +5,7 @@ import torch
 
 from burnish import ExperienceBuffer, InputError, SAPairs
 from burnish.experience_buffer import pass_lengths
-from test_generation import perturb
-from tiny import PROMPTS, tiny_trainer
+from tiny import PROMPTS, perturb, tiny_trainer
 
 
 def table(lengths, first_id=0):

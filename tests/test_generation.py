@@ -5,7 +5,7 @@ import torch
 
 from burnish import DivergedError, InputError, PPOTrainer, Sampler
 from burnish.models.sampling import MAX_GATHERED_ROWS, draw, selected_logprobs
-from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
+from tiny import PROMPTS, count_vowels, perturb, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
 GREEDY = Sampler(greedy=True)
 
@@ -17,13 +17,6 @@ def encoded(trainer, prompts=PROMPTS):
 
 def responses(rollout):
     return [a[m].tolist() for a, m in zip(rollout.action, rollout.mask, strict=True)]
-
-
-def perturb(trainer, seed=0, scale=0.3):
-    """Gives every adapter random weights, so that the roles really differ."""
-    g = torch.Generator().manual_seed(seed)
-    for p in [*trainer.policy.parameters(), *trainer.value_model.parameters()]:
-        p.data += torch.randn(p.shape, generator=g) * scale
 
 
 @pytest.mark.parametrize("scope", ["response", "sequence"])

@@ -16,8 +16,7 @@ from burnish.errors import LockedError
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import load_adapter
 from burnish.runs import Run
-from test_generation import perturb
-from tiny import PROMPTS, count_vowels, tiny_model, tiny_tokenizer, tiny_trainer
+from tiny import PROMPTS, count_vowels, perturb, tiny_model, tiny_tokenizer, tiny_trainer
 
 FRESH_PROCESS = """
 import json, sys, torch

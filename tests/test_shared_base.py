@@ -9,13 +9,14 @@ from burnish.base_setup import BaseSetup
 from burnish.models import attention
 from burnish.ppo_trainer import RewardComputer
 from burnish.sa_pairs import left_padded
-from test_generation import encoded, perturb
+from test_generation import encoded
 from tiny import (
     FAMILIES,
     FOREIGN,
     PROMPTS,
     count_vowels,
     foreign_model,
+    perturb,
     tiny_config,
     tiny_model,
     tiny_tokenizer,

@@ -8,8 +8,7 @@ import torch
 from burnish import BurnishError, DivergedError
 from burnish.experience_buffer import ExperienceBuffer
 from burnish.training import PolicyLoss, ValueLoss, accumulate_gradients
-from test_generation import perturb
-from tiny import PROMPTS, tiny_trainer
+from tiny import PROMPTS, perturb, tiny_trainer
 
 MANY = PROMPTS * 2
 

@@ -107,6 +107,13 @@ def tiny_trainer(reward: Any = None, layers: int = 2, **changes: Any) -> PPOTrai
     return PPOTrainer(tiny_config(**changes), reward or count_vowels, tiny_model(layers=layers), tiny_tokenizer())
 
 
+def perturb(trainer: PPOTrainer, seed: int = 0, scale: float = 0.3) -> None:
+    """Gives every adapter random weights, so that the roles really differ."""
+    g = torch.Generator().manual_seed(seed)
+    for p in [*trainer.policy.parameters(), *trainer.value_model.parameters()]:
+        p.data += torch.randn(p.shape, generator=g) * scale
+
+
 def count_vowels(prompts: list[str], responses: list[str]) -> list[float]:
     return [sum(c in "aeiou" for c in r) / max(len(r), 1) for r in responses]
 
