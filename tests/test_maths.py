@@ -74,6 +74,13 @@ def test_score_per_token_is_added_where_it_stands():
     close(maths.kl_adjusted_rewards(torch.ones(2, 3), score, MASK, 0.5), [[0.5, 1.5, 2.5], [3.5, 0, 0]])
 
 
+def test_a_score_that_is_neither_per_response_nor_per_token_is_refused():
+    """One of [B, 1] would be added to every token."""
+    for shape in ((2, 1), (1, 3), (1,), (3,)):
+        with pytest.raises(ValueError, match=r"neither \[B\] nor \[B, T\] of \(2, 3\)"):
+            maths.kl_adjusted_rewards(torch.ones(2, 3), torch.ones(shape), MASK, 0.5)
+
+
 def test_adaptive_kl_coefficient_by_hand():
     # kl 6 at target 5: error 0.2, 0.1 * (1 + 0.2 * 32 / 320) = 0.102
     assert maths.adapted_kl_coef(0.1, 6.0, 5.0, 32, 320) == pytest.approx(0.102)

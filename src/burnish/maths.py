@@ -66,6 +66,8 @@ def kl_adjusted_rewards(kl: Tensor, score: Tensor, mask: Tensor, kl_coef: float)
 
     A score per response [B] lands on the last generated token; a score per token [B, T] is added where it stands.
     """
+    if score.shape not in (mask.shape, mask.shape[:1]):
+        raise ValueError(f"a score of shape {tuple(score.shape)} is neither [B] nor [B, T] of {tuple(mask.shape)}")
     reward = -kl_coef * kl * mask
     if score.dim() == 2:
         return reward + score * mask
