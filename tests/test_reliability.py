@@ -25,8 +25,8 @@ from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_confi
 from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import Demonstration, Prompt, places_of
 from burnish.errors import NoCheckpointError, ResourceError, StoppedError
-from burnish.guards import StopSignals
-from burnish.runs import Run
+from burnish.guards import RunawayGuard, StopSignals
+from burnish.runs import LOGS, Run
 from burnish.sft_trainer import SFTTrainer
 from burnish.stages.saving import hold
 from burnish.training_state import compare_identity
@@ -151,9 +151,8 @@ def test_r2_the_same_seed_twice_is_the_same_run(zygote, folder, whole):
 def test_r3_resumed_after_every_step(zygote, folder, whole):
     for step in range(1, 6):
         name = f"stopped-{step}"
-        # Two probes at the start and after steps 2 and 4, a line of metrics and one of samples per step; the kill comes
-        # with the first line of the step after.
-        lines = 2 + 2 * step + 2 * (step // 2)
+        # The kill comes with the first line of the step after, whatever a run logs.
+        lines = sum(row["step"] <= step for log in LOGS for row in Run(whole).read_lines(log))
         outcome = zygote.run(folder, "train", "config.yaml", f"run_name={name}", "save_every=1", kill_at=lines + 1)
         assert outcome.code == -9, outcome.text
         resumed = zygote.run(folder, "resume", f"runs/{name}")
@@ -683,13 +682,18 @@ def eval_body(body, r, bad):
     return namespace["f"](r, bad)
 
 
+def write_others(folder):
+    """Prompts to train on that are none of those measured on."""
+    (folder / "others.jsonl").write_text("\n".join(json.dumps({"prompt": f"number {i}:"}) for i in range(20, 30)))
+
+
 def test_r11_held_out_answers_that_cannot_be_scored_are_left_out(zygote, folder):
     (folder / "picky.py").write_text(
         "def f(p, r):\n    return [float('nan') if x.startswith('number 1') else float(len(y)) for x, y in zip(p, r)]\n"
     )
     rows = [{"prompt": f"number {i}:"} for i in (1, 2, 3, 4)]
     (folder / "held_out.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (folder / "others.jsonl").write_text("\n".join(json.dumps({"prompt": f"number {i}:"}) for i in range(20, 30)))
+    write_others(folder)
     settings = ("prompts=others.jsonl", "eval_prompts=held_out.jsonl", "num_eval_prompts=0", "reward=picky.py:f")
     outcome = zygote.run(folder, "train", "config.yaml", "run_name=picky", *settings)
     assert outcome.code == 0, outcome.text
@@ -702,6 +706,7 @@ def test_r11_a_held_out_answer_without_a_score_does_not_end_the_run(zygote, fold
     (folder / "fifth.py").write_text(
         "def f(p, r):\n    return [float('nan') if x == 'number 5:' else float(len(y)) for x, y in zip(p, r)]\n"
     )
+    write_others(folder)
     (folder / "five.jsonl").write_text("\n".join(json.dumps({"prompt": f"number {i}:"}) for i in range(1, 6)))
     settings = ("prompts=others.jsonl", "eval_prompts=five.jsonl", "num_eval_prompts=0", "reward=fifth.py:f")
     outcome = zygote.run(folder, "train", "config.yaml", "run_name=fifth", "steps=2", *settings)
@@ -914,9 +919,19 @@ def test_r13_a_runaway_policy_is_stopped(zygote, folder):
     outcome = zygote.run(folder, *run, "run_name=runaway")
     assert outcome.code == 5, outcome.text
     assert "runs away from its reference. Lower learning_rate" in outcome.text
+    logged = [row["kl"] / row["response_tokens"] > 0.05 for row in log_of(folder / "runs" / "runaway")[0]]
+    assert logged[-3:] == [False, True, True]  # the third in a row ended it
     early = tiny_trainer(learning_rate=0.1, epochs=4)  # a hundred times the tests' usual, with the default guard
     early.ppo_step(PROMPTS)
     assert early.policy.num_updates < 4  # the epoch was left
+
+
+def test_r13_a_policy_that_comes_back_in_time_goes_on():
+    guard = RunawayGuard(max_kl=1.0)
+    for kl in (2.0, 2.0, 0.5, 2.0, 2.0, 1.0, 2.0, 2.0):
+        guard.check(kl)
+    with pytest.raises(DivergedError, match=r"2\.0 nats per token, beyond max_kl 1 for 3 steps in a row"):
+        guard.check(2.0)
 
 
 def test_r13_a_constant_reward_is_told():
