@@ -43,7 +43,7 @@ def workplace(tmp_path_factory):
 
 
 def test_train_then_generate(workplace):
-    out = run("train", "config.yaml", "run_name=first", "learning_rate=1e-3", cwd=workplace)
+    out = run("train", "config.yaml", "run_name=first", "learning_rate=0.05", cwd=workplace)
     for text in ("base", "policy", "value", "reward", "4 held-out prompts", "before", "after", "95 %"):
         assert text in out
     assert "each step makes 1 optimizer step of each model" in out
@@ -68,8 +68,10 @@ def test_train_then_generate(workplace):
     elsewhere = workplace / "elsewhere"  # the run is found from anywhere, and so is its model
     elsewhere.mkdir()
     out = run("generate", folder, "number 3:", cwd=elsewhere)
-    assert "base" in out
-    assert "tuned" in out
+    lines = [line.replace("┃", "│").split("│")[1:3] for line in out.splitlines() if line[0] in "┃│"]
+    heading, (base, tuned) = ([cell.strip() for cell in line] for line in lines)
+    assert heading == ["base", "tuned"]
+    assert base != tuned  # the most likely answers: only what was learned can tell them apart
 
 
 def test_a_mistake_leaves_no_run_folder_behind(workplace):

@@ -373,8 +373,11 @@ def test_what_sft_taught_can_be_asked(pipeline):
     config, _, told = pipeline
     assert "SFT 10/" in told
     console = recording()
-    generate_beside_base(console, str(config.folder / "sft"), "number 3:", 4, sample=False, seed=0)
-    assert "tuned" in console.export_text()
+    generate_beside_base(console, str(config.folder / "sft"), "number 3:", 8, sample=False, seed=0)
+    lines = [line.replace("┃", "│").split("│")[1:3] for line in console.export_text().splitlines() if line[0] in "┃│"]
+    heading, (base, tuned) = ([cell.strip() for cell in line] for line in lines)
+    assert heading == ["base", "tuned"]
+    assert base != tuned  # the most likely answers: only what was taught can tell them apart
     with pytest.raises(InputError, match="judges answers and gives none"):
         generate_beside_base(console, str(config.folder / "reward"), "number 3:", 4, sample=False, seed=0)
 
