@@ -61,6 +61,24 @@ def test_token_budget_counts_prompts_and_padding(scope):
             assert part.context.suffix_ids.numel() <= max_tokens or part.mask.shape[0] == 1
 
 
+def test_token_budget_counts_what_a_prefix_costs():
+    """Prompts of 8 tokens, the last of which is computed; two tokens of the other 7 count as one computed."""
+    trainer = tiny_trainer(max_new_tokens=20)
+    pairs, _ = trainer.generator.generate_sequences(["why not:"] * 16, torch.Generator().manual_seed(0))
+    buffer = ExperienceBuffer()
+    buffer.store(pairs)
+    num_parts = []
+    for prefix_cost in (0.0, 0.5):
+        micro = next(iter(buffer.mini_batches(None, 60, prefix_cost=prefix_cost)))
+        assert sum(p.mask.shape[0] for p in micro) == 16
+        for part in micro:
+            rows, width = part.context.suffix_ids.shape
+            assert part.context.start == 7
+            assert rows * (7 * prefix_cost + width) <= 60 or rows == 1
+        num_parts.append(len(micro))
+    assert num_parts[0] < num_parts[1]
+
+
 def test_micro_batch_size_is_a_limit_too():
     buffer = ExperienceBuffer()
     buffer.store(table([3] * 10))

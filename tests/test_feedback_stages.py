@@ -13,6 +13,7 @@ from burnish.reward_report import reward_report, score_report
 from burnish.reward_trainer import RewardTrainer
 from burnish.runs import Run
 from burnish.sft_trainer import SFTTrainer
+from burnish.supervised import _ramp
 from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer
 
 TINY = {"model_name": "tiny", "lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "max_new_tokens": 12}
@@ -59,6 +60,24 @@ def test_sft_loss_is_that_of_the_completion_alone():
 def test_cutting_a_batch_into_passes_changes_nothing():
     losses = [sft_trainer(micro_batch_size=size, epochs=2).train(DEMONSTRATIONS)[-1]["loss"] for size in (1, 4)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
+def test_a_pass_holds_as_many_rows_as_activation_mb_allows():
+    """240 tokens fit into a megabyte; a row computes 60 of its answer and 1 of its prompt."""
+    trainer = sft_trainer(activation_mb=1, max_new_tokens=60, batch_size=8, epochs=1)
+    assert trainer.base.activation_bytes == 4352
+    passes = []
+    loss_of = trainer.trainer.loss_of
+    trainer.trainer.loss_of = lambda batch: (passes.append(len(batch)), loss_of(batch))[1]
+    trainer.train([Demonstration("why not:", "yes" * 40)] * 8)
+    assert passes == [3, 3, 2]
+
+
+def test_the_learning_rate_rises_over_a_tenth_of_the_updates_and_falls_to_nothing():
+    rates = [u["learning_rate"] for u in sft_trainer(epochs=10).train(DEMONSTRATIONS)]  # 20 updates
+    assert rates == pytest.approx([0.005, 0.01, *(0.01 * n / 18 for n in range(18, 0, -1))])
+    assert [_ramp(u, 4) for u in range(4)] == pytest.approx([1, 1, 2 / 3, 1 / 3])  # a tenth is at least one
+    assert _ramp(0, 1) == 1
 
 
 def test_dropout_is_at_work_in_training_only():

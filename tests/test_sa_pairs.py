@@ -91,3 +91,17 @@ def test_selected_responses_keep_their_numbers():
     for new, old in enumerate((2, 5)):
         got, expected = chosen.rows_of(new), pairs.rows_of(old)
         assert [r | {"prompt_id": 0} for r in got] == [r | {"prompt_id": 0} for r in expected]
+    assert list(pairs.numbers) == list(range(8))
+    assert chosen.numbers == [2, 5]
+    assert chosen.select(torch.tensor([1])).numbers == [5]  # also when cut out of what was cut out
+
+
+def test_no_row_is_walked_inside_a_step(monkeypatch):
+    """Rows are for people: a step that made one for every token would take longer than the model."""
+
+    def walked(*_):
+        raise AssertionError("a row of the table was asked for")
+
+    for name in ("__iter__", "row", "rows_of", "to_dicts", "_row_at", "from_dicts"):
+        monkeypatch.setattr(SAPairs, name, walked)
+    assert len(tiny_trainer().ppo_step(PROMPTS)["rewards"]) == len(PROMPTS)

@@ -280,3 +280,13 @@ def test_a_text_scores_like_the_tokens_it_was_made_of():
         with torch.no_grad():
             alone = reward.scores(prompt_ids[[row]], prompt_mask[[row]], tokens, torch.ones_like(tokens).bool())
         assert by_text[row] == pytest.approx(alone.item(), abs=1e-4)
+
+
+def test_size_of_a_pass_by_hand():
+    """Of ten prompt tokens and five of an answer, in tokens that are computed."""
+    for scope, expected in (("sequence", 15.0), ("response", 1 + 5 + 9 * 512 / 4352)):
+        base = tiny_trainer(adapter_scope=scope).base
+        # two layers of float32: 4 * 32 residual, 4 * 32 query, 2 * 16 key and value, 4 * 64 feed-forward
+        assert base.activation_bytes == 2 * 4 * (128 + 128 + 32 + 256) == 4352
+        assert base.prefix_activation_bytes == 2 * (2 * 4 * 2 * 16) == 512  # keys and values of two layers, twice
+        assert base.pass_size(10, 5) == pytest.approx(expected)

@@ -7,6 +7,7 @@ import torch
 
 from burnish import BurnishError, DivergedError
 from burnish.experience_buffer import ExperienceBuffer
+from burnish.ppo_trainer import model_trainer
 from burnish.training import PolicyLoss, ValueLoss, accumulate_gradients
 from tiny import PROMPTS, perturb, tiny_trainer
 
@@ -94,9 +95,41 @@ def test_micro_batch_size_changes_no_result_of_a_step():
     assert losses[0] == pytest.approx(losses[2], abs=1e-5)
 
 
+def test_a_pass_holds_as_many_responses_as_activation_mb_allows(monkeypatch):
+    """A megabyte is 240 tokens of 4352 bytes; a token of the prefix takes 512."""
+    parts = []
+    accumulate = model_trainer.accumulate_gradients
+
+    def recorded(mini_batch, loss_of):
+        parts.append(list(mini_batch))
+        return accumulate(mini_batch, loss_of)
+
+    monkeypatch.setattr(model_trainer, "accumulate_gradients", recorded)
+    trainer = tiny_trainer(activation_mb=1, epochs=1, max_new_tokens=40)
+    assert (trainer.base.activation_bytes, trainer.base.prefix_activation_bytes) == (4352, 512)
+    trainer.ppo_step(["why not:"] * 16)
+
+    def megabytes(rows, width):
+        return rows * (width * 4352 + 7 * 512) / 2**20
+
+    assert len(parts) == 2  # of the value model and of the policy
+    for mini_batch in parts:
+        sizes = [part.context.suffix_ids.shape for part in mini_batch]
+        assert sum(rows for rows, _ in sizes) == 16
+        assert all(megabytes(rows, width) <= 1 for rows, width in sizes)
+        assert all(megabytes(rows + 1, width) > 1 for rows, width in sizes[:-1])  # one more would not have fitted
+
+
 def test_first_ratio_is_one():
     results = tiny_trainer().ppo_step(PROMPTS)
     assert results["first_ratio_error"] < 1e-4
+
+
+def test_a_first_ratio_that_is_not_quite_one_is_told():
+    trainer = tiny_trainer()
+    pairs = finished_pairs(trainer)
+    trainer.model_trainer.train_policy_model(pairs.with_columns(logprob=pairs["logprob"] - 5e-5))
+    assert trainer.model_trainer.metrics["first_ratio_error"] == pytest.approx(5e-5, abs=2e-5)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +208,11 @@ def test_nothing_that_is_not_finite_reaches_a_weight():
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
 
 
-def test_whitened_advantages_do_not_depend_on_the_rewards_scale():
+def test_whitened_advantages_depend_neither_on_the_rewards_scale_nor_on_their_level():
     losses = []
-    for scale in (1.0, 100.0):
+    for scale, level in ((1.0, 0.0), (100.0, 0.0), (1.0, 7.0)):
         trainer = tiny_trainer(kl_coef=0.0)
         pairs = finished_pairs(trainer)
-        advantage = torch.randn(pairs.mask.shape, generator=torch.Generator().manual_seed(0)) * scale
+        advantage = torch.randn(pairs.mask.shape, generator=torch.Generator().manual_seed(0)) * scale + level
         losses.append(trainer.model_trainer.train_policy_model(pairs.with_columns(advantage=advantage)))
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    assert losses == pytest.approx(losses[:1] * 3, abs=1e-5)
