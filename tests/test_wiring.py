@@ -67,6 +67,7 @@ def workplace(tmp_path_factory):
         write_data("renamed_", usual, prompt="question")
         for name, stage in (("sft", STAGES["sft"]), ("reward", STAGES["reward"])):
             trainer = stage.trainer(stage.config(**stage.base), tiny_model(), tiny_tokenizer())
+            trainer.invocation.agree(PROMPTS)
             for p in trainer.model.parameters():
                 p.data += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
             Run(Path(name)).begin(trainer.config).save_adapter(trainer.model)
