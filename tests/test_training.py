@@ -107,10 +107,10 @@ def test_a_pass_holds_as_many_responses_as_activation_mb_allows(monkeypatch):
     monkeypatch.setattr(model_trainer, "accumulate_gradients", recorded)
     trainer = tiny_trainer(activation_mb=1, epochs=1, max_new_tokens=40)
     assert (trainer.base.activation_bytes, trainer.base.prefix_activation_bytes) == (4352, 512)
-    trainer.ppo_step(["why not:"] * 16)
+    trainer.ppo_step(["x" * 100 + ":"] * 16)
 
     def megabytes(rows, width):
-        return rows * (width * 4352 + 7 * 512) / 2**20
+        return rows * (width * 4352 + 100 * 512) / 2**20
 
     assert len(parts) == 2  # of the value model and of the policy
     for mini_batch in parts:
