@@ -23,7 +23,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from burnish.disk import folder_to_disk, free_space, megabytes, to_disk
+from burnish.disk import (
+    folder_to_disk,
+    free_name,
+    free_space,
+    fresh_folder,
+    inside,
+    megabytes,
+    refuse_links,
+    to_disk,
+)
 from burnish.errors import BurnishError, NoCheckpointError, ResourceError, is_disk_full
 
 MANIFEST = "MANIFEST.json"
@@ -85,7 +94,7 @@ class Checkpoints:
         scratch = self.folder / f".writing-{step:06d}"
         try:
             self._remove_scratch()
-            scratch.mkdir(parents=True)
+            fresh_folder(scratch)
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}
             save_file(tensors, scratch / TENSORS)
             (scratch / VALUES).write_text(json.dumps(state.values), encoding="utf-8")
@@ -94,7 +103,7 @@ class Checkpoints:
             (scratch / MANIFEST).write_text(json.dumps(manifest | {"sha256": _digest(manifest)}))
             folder_to_disk(scratch)
             if target.exists():  # nothing is removed before the new one is durable
-                target.rename(_free_name(self.folder / f"left-{step:06d}"))
+                target.rename(free_name(self.folder / f"left-{step:06d}"))
             scratch.rename(target)
             to_disk(self.folder)
         except (OSError, SafetensorError) as error:
@@ -118,7 +127,7 @@ class Checkpoints:
             problem = _problem(folder)
             if problem is None:
                 return step, _state_in(folder)
-            aside = _free_name(self.folder / f"damaged-{step:06d}")
+            aside = free_name(self.folder / f"damaged-{step:06d}")
             folder.rename(aside)
             on_damaged(
                 f"checkpoint of step {step} is damaged ({problem}); it is now {aside}, and the one before it is used"
@@ -136,7 +145,7 @@ class Checkpoints:
     def forget_after(self, step: int) -> None:
         """Those of later steps, which will be made again, are set aside under another name."""
         for later in [s for s in self._steps() if s > step]:
-            self._folder(later).rename(_free_name(self.folder / f"left-{later:06d}"))
+            self._folder(later).rename(free_name(self.folder / f"left-{later:06d}"))
 
     def check_space(self, nbytes: int, step: int = 0) -> str:
         """Room for all checkpoints that will be there at one time, before hours are spent; says what they will take.
@@ -160,12 +169,17 @@ class Checkpoints:
     # ------------------------------------------------------------------------------------------------- inside
 
     def _steps(self) -> Iterator[int]:
-        for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
+        folder = self._inside()
+        for path in folder.glob("step-*") if folder.is_dir() else ():
             if re.fullmatch(r"step-\d{6,}", path.name):
                 yield int(path.name.removeprefix("step-"))
 
     def _folder(self, step: int) -> Path:
-        return self.folder / f"step-{step:06d}"
+        return self._inside(f"step-{step:06d}")
+
+    def _inside(self, name: str = "") -> Path:
+        """A path in the run folder that no link leads out of."""
+        return inside(self.folder.parent, f"{self.folder.name}/{name}")
 
     def _look_at(self, step: int) -> Checkpoint:
         folder = self._folder(step)
@@ -245,6 +259,7 @@ def _problem(folder: Path) -> str | None:
 
     One that cannot be read now, or not by this version, may still be good: that is an error, not damage.
     """
+    refuse_links(folder)
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if manifest.pop("sha256") != _digest(manifest):
@@ -289,14 +304,6 @@ def _digest(manifest: dict[str, Any]) -> str:
 def _fingerprint(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
-
-
-def _free_name(path: Path) -> Path:
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
 
 
 def _cannot_save(error: Exception, folder: Path, nbytes: int) -> BurnishError:

@@ -177,7 +177,9 @@ def report(
         from burnish.runs import Run
         from burnish.stages.report import write_report
 
-    console.print(f"{write_report(Run.open(run), output)}", highlight=False, soft_wrap=True)
+    page = write_report(Run.open(run), output)
+    if page.is_file():  # on a terminal or in a pipe, the page itself says enough
+        console.print(f"{page}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -29,7 +29,7 @@ import yaml
 
 from burnish.config import ModelConfig, PPOConfig, RewardModelConfig, SFTConfig, TrainConfig
 from burnish.config.files import read_mapping
-from burnish.disk import folder_inside, to_disk, write_whole
+from burnish.disk import folder_inside, inside, refuse_links, to_disk, without_links, write_whole
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.metrics import METRICS
 from burnish.models.adapter_files import save_adapter
@@ -39,6 +39,7 @@ from burnish.safe_text import without_secrets
 
 TRACES = (".lock", ".writing-")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
+RESULTS = ("result.json", "verdict.json")
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 
@@ -61,6 +62,7 @@ class Run:
         """A new run, or one that was begun under this name before and goes on."""
         folder = folder_inside(Path(root), name) if name else None
         if folder is not None and (folder / "config.yaml").is_file():
+            refuse_links(folder)
             return cls(folder)
         return cls.new(root, name)
 
@@ -73,7 +75,7 @@ class Run:
         text = yaml.safe_dump(config.model_dump(), sort_keys=False)
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / "config.yaml", text)
+            write_whole(self.path("config.yaml"), text)
             to_disk(self.folder.parent)
         return self
 
@@ -85,6 +87,7 @@ class Run:
             raise InputError(f"{folder} is a file; name the run's folder: {folder.parent}")
         if not folder.is_dir():
             raise InputError(f"there is no folder {folder}; runs are kept in runs/, unless you chose another run_dir")
+        refuse_links(folder)
         if (folder / PIPELINE).is_file():
             stages = [p.parent.name for p in sorted(folder.glob("*/config.yaml"))]
             raise InputError(
@@ -94,10 +97,14 @@ class Run:
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)
 
+    def path(self, file: str) -> Path:
+        """Where a file of the run lies. Whatever is read or written is asked for here: links are refused."""
+        return inside(self.folder, file)
+
     @property
     def settings(self) -> dict[str, Any]:
         """config.yaml as it stands."""
-        file = self.folder / "config.yaml"
+        file = self.path("config.yaml")
         try:
             return read_mapping(file)
         except InputError as error:
@@ -127,20 +134,21 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        return (self.folder / "result.json").is_file()
+        return self.path("result.json").is_file()
 
     def read(self, file: str) -> dict[str, Any]:
         """A JSON file of the run."""
+        path = self.path(file)
         try:
-            return json.loads((self.folder / file).read_text(encoding="utf-8"))
+            return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"{self.folder} has no {file}; has its run finished?") from None
         except (OSError, ValueError) as error:
-            raise InputError(f"{self.folder / file} is damaged: {error}") from None
+            raise InputError(f"{path} is damaged: {error}") from None
 
     def read_lines(self, file: str) -> list[dict[str, Any]]:
         """The rows of a JSONL file of the run; none if there is no file. A last line cut by a kill is left out."""
-        path = self.folder / file
+        path = self.path(file)
         try:
             lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         except (OSError, UnicodeDecodeError) as error:
@@ -176,7 +184,8 @@ class Run:
         """Held while the process works in the folder; a second one is told who was first."""
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            refuse_links(self.folder)
+            handle = without_links(str(self.path(".lock")), os.O_RDWR | os.O_CREAT)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,22 +200,21 @@ class Run:
     def forget_after(self, step: int) -> None:
         """Lines of steps that will be made again leave the logs, and so does a last line that a kill tore."""
         for name in LOGS:
-            path = self.folder / name
+            path = self.path(name)
             if path.is_file():
-                kept = [row for row in self.read_lines(name) if row.get("step", row.get("update", 0)) <= step]
-                write_whole(path, "".join(json.dumps(row) + "\n" for row in kept))
+                write_whole(path, lines_of([row for row in self.read_lines(name) if step_of(row) <= step]))
 
     def take_back_result(self) -> None:
         """The run is not complete any more: it goes on."""
-        for name in ("result.json", "verdict.json"):
-            (self.folder / name).unlink(missing_ok=True)
+        for name in RESULTS:
+            self.path(name).unlink(missing_ok=True)
         to_disk(self.folder)
 
     def logs_to_disk(self) -> None:
         """Every line written so far survives a power cut: a checkpoint must not know of steps that the logs forgot."""
         for name in LOGS:
-            if (self.folder / name).is_file():
-                to_disk(self.folder / name)
+            if self.path(name).is_file():
+                to_disk(self.path(name))
 
     # ------------------------------------------------------------------------------------------------- writing
 
@@ -248,18 +256,27 @@ class Run:
     def save_adapter(self, role: RoleModel) -> Path:
         """One role's adapter (and head), under adapters/."""
         assert role.adapter is not None
-        folder = self.folder / "adapters" / role.adapter
+        folder = self.path(f"adapters/{role.adapter}")
         save_adapter(role, folder)
         return folder
 
     def write(self, file: str, values: dict[str, Any]) -> None:
         """A JSON file of the run, there completely or not at all."""
-        write_whole(self.folder / file, json.dumps(without_secrets(values), indent=2) + "\n")
+        write_whole(self.path(file), json.dumps(without_secrets(values), indent=2) + "\n")
 
     def append(self, file: str, row: dict[str, Any]) -> None:
         """A line of a JSONL file of the run."""
-        with (self.folder / file).open("a", encoding="utf-8") as out:
+        with open(self.path(file), "a", encoding="utf-8", opener=without_links) as out:
             out.write(json.dumps(without_secrets(row)) + "\n")
+
+
+def step_of(row: dict[str, Any]) -> int:
+    """Which step a line of the logs is of; SFT and reward stages call it an update."""
+    return row.get("step", row.get("update", 0))
+
+
+def lines_of(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _holder(handle: int) -> str:

@@ -12,7 +12,7 @@ import torch
 from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 
-from burnish.disk import folder_to_disk, to_disk
+from burnish.disk import folder_to_disk, fresh_folder, inside, refuse_links, to_disk
 from burnish.errors import InputError
 from burnish.models.base_identity import BaseIdentity, other_tensors
 from burnish.models.base_model import RoleModel, ScalarModel
@@ -37,9 +37,7 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     base, name = role.base, role.adapter
     assert base.peft_model is not None
     assert name is not None
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = target.parent / f".writing-{target.name}"
-    shutil.rmtree(scratch, ignore_errors=True)
+    scratch = fresh_folder(target.parent / f".writing-{target.name}")
     base.peft_model.save_pretrained(scratch, selected_adapters=[name], save_embedding_layers=False)
     written = scratch / name
     facts = {"adapter_scope": base.scope, "invocation": base.invocation, "base": base.identity.as_dict()}
@@ -61,8 +59,11 @@ def save_adapter(role: RoleModel, target: Path) -> None:
 
 def adapter_folder(path: str | Path, role: str) -> Path:
     """Where a role's adapter lies: in a run's adapters/, or in the folder itself."""
-    inside = Path(path) / "adapters" / role
-    return inside if inside.is_dir() else Path(path)
+    of_run = inside(Path(path), f"adapters/{role}")
+    if not of_run.is_dir():
+        return Path(path)
+    refuse_links(of_run)
+    return of_run
 
 
 def load_adapter(base: SharedBase, name: str, folder: Path) -> None:

@@ -20,7 +20,7 @@ from burnish.config import ModelConfig
 from burnish.config.pipeline_config import PipelineConfig, load_pipeline_config
 from burnish.data import Split, load_prompts_of, prompts_of
 from burnish.data.records import count
-from burnish.disk import write_whole
+from burnish.disk import inside, write_whole
 from burnish.errors import BurnishError, InputError, StoppedError, all_of
 from burnish.guards import StopSignals
 from burnish.models.key_values import PromptCache
@@ -54,7 +54,7 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
 @contextmanager
 def _kept(config: PipelineConfig) -> Iterator[None]:
     """The pipeline's settings lie with its runs, so that they can go on. Those that were refused do not stay."""
-    file = config.folder / PIPELINE
+    file = inside(config.folder, PIPELINE)
     before = file.read_text(encoding="utf-8") if file.is_file() else None
     write_whole(file, yaml.safe_dump(config.values, sort_keys=False))
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from burnish.disk import write_whole
@@ -13,12 +15,27 @@ from burnish.safe_text import without_secrets
 
 def write_report(run: Run, target: str | Path | None = None) -> Path:
     """Writes the page beside the run's other files, or where it is wanted."""
-    page = Path(target) if target else run.folder / "report.html"
+    page = Path(target) if target else run.path("report.html")
     text = without_secrets(report_page(run))
     try:
-        write_whole(page, text)
+        _write(page, text)
     except OSError as error:
         if is_disk_full(error):
             raise
         raise InputError(f"cannot write {page}: {error.strerror or error}") from None
     return page
+
+
+def _write(page: Path, text: str) -> None:
+    """A file is replaced as a whole, and by a link of the user's own it is the link's target that is; a terminal, a
+    pipe or /dev/null is written to and stays what it is.
+    """
+    mode = page.stat().st_mode if page.exists() else stat.S_IFREG
+    if stat.S_ISREG(mode):
+        write_whole(Path(os.path.realpath(page)), text)
+    elif stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        with page.open("w", encoding="utf-8") as out:
+            out.write(text)
+    else:
+        kind = "folder" if stat.S_ISDIR(mode) else "device" if stat.S_ISBLK(mode) else "socket"
+        raise InputError(f"{page} is a {kind}; name a file to write the report to, such as report.html")

@@ -12,6 +12,7 @@ from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.config.files import apply_overrides, start_paths_at
 from burnish.config.model_config import ModelConfig
 from burnish.data import load_prompts_of
+from burnish.disk import refuse_links
 from burnish.errors import InputError, NoCheckpointError
 from burnish.runs import LOGS, PIPELINE, Run
 from burnish.stages import reward, sft
@@ -24,6 +25,7 @@ CONFIGS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward": RewardModel
 def resume_run(console: Console, folder: str, from_step: int | None, overrides: list[str]) -> Run:
     """Goes on with a pipeline, or with a run of any stage, from its last checkpoint or the one asked for."""
     if (Path(folder) / PIPELINE).is_file():
+        refuse_links(Path(folder))
         return resume_pipeline(console, Path(folder), overrides, from_step)
     run = Run.open(folder)
     if run.pipeline_folder:  # which knows what its stages hold back for each other, and ends with verdict and report
@@ -35,7 +37,8 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     apply_overrides(kind, settings, overrides)
     start_paths_at(Path(), settings)
     config = kind(**settings)
-    place = (run.folder.parent, run.folder.name, console)
+    named = run.folder.resolve() if run.folder.is_symlink() else run.folder  # a link that its user named
+    place = (named.parent, named.name, console)
     if isinstance(config, SFTConfig):
         data, bad = sft.load_data(config)
         return sft.run_sft(config, data, *place, bad, from_step=from_step)
