@@ -1,4 +1,4 @@
-"""No link in a run folder is followed, and a report replaces files only."""
+"""No link in a run folder is followed, and what a resume makes again is kept as it was."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ from burnish.checkpoints import Checkpoints, State
 from burnish.models.adapter_files import adapter_folder
 from burnish.runs import Run
 from tiny import tiny_config, tiny_trainer
-from torments import Zygote, make_workplace
+from torments import Zygote, log_of, make_workplace, state_hash
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,7 @@ def files_of(run: Path) -> dict[Path, bytes]:
         ("adapters/policy", "generate"),
         ("adapters", "generate"),
         ("tensorboard", "resume"),
+        (".writing-left", "resume"),
         ("samples.jsonl", "resume"),
         ("checkpoints/step-000004/tensors.safetensors", "resume"),
         ("checkpoints/step-000004", "verify"),
@@ -225,3 +226,98 @@ def test_a_link_named_as_output_stays_a_link(zygote, folder, whole, tmp_path):
         assert link.is_symlink()
         assert target.read_text() == (whole / "report.html").read_text()
         target.write_text("old")
+
+
+# ------------------------------------------------------------------------------------------------------ nothing lost
+
+
+def test_checkpoints_on_a_disk_that_is_not_mounted_are_missed_before_anything_changes(zygote, folder, run, tmp_path):
+    (run / "result.json").unlink()
+    disk = (run / "checkpoints").rename(tmp_path / "disk")
+    (run / "checkpoints").symlink_to(tmp_path / "not mounted" / "disk")
+    before = files_of(run)
+    train = ("train", "config.yaml", f"run_dir={run.parent}", f"run_name={run.name}", "keep_checkpoints=3")
+    for command in (("resume", run), train):
+        outcome = zygote.run(folder, *command)
+        assert outcome.code == 2, outcome.text
+        assert "checkpoints is a symbolic link to" in outcome.text
+        assert "is its disk mounted?" in outcome.text
+        assert files_of(run) == before
+    (run / "checkpoints").unlink()
+    disk.rename(run / "checkpoints")
+    outcome = zygote.run(folder, "resume", run)
+    assert (outcome.code, "Going on after step 6" in outcome.text) == (0, True), outcome.text
+
+
+def test_a_run_that_lost_its_checkpoints_begins_anew_and_keeps_its_logs(zygote, folder, run, whole):
+    for name in ("result.json", "verdict.json"):
+        (run / name).unlink()
+    shutil.rmtree(run / "checkpoints")
+    logs = [(run / name).read_text() for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl")]
+    outcome = zygote.run(folder, "resume", run)
+    assert outcome.code == 0, outcome.text
+    left = run / "left-000006"
+    assert f"no checkpoint, so it begins anew. What is made again is kept as it was in {left}" in outcome.text
+    assert [(left / name).read_text() for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl")] == logs
+    assert not (left / "config.yaml").exists()  # lines, not a run
+    assert log_of(run) == log_of(whole)
+
+
+def test_what_a_finished_run_had_is_kept_when_it_goes_back(zygote, folder, run, whole):
+    before = {name: content for name, content in files_of(run).items() if name.parts[0] != "checkpoints"}
+    outcome = zygote.run(folder, "resume", run, "--from", "2", "learning_rate=0.01")
+    assert outcome.code == 0, outcome.text
+    left = run / "left-000006"
+    assert f"kept as it was in {left}" in outcome.text
+    assert files_of(left) == before  # result, verdict, logs, adapters, config: a run of its own
+    assert (run / "result.json").read_bytes() != (left / "result.json").read_bytes()
+    assert (run / "checkpoints" / "left-000006").is_dir()
+    for command in (("report", left), ("generate", left, "number 1:"), ("eval", left), ("diff", left, run)):
+        outcome = zygote.run(folder, *command)
+        assert outcome.code == 0, outcome.text
+    assert "copy/left-000006" in zygote.run(folder, "runs", run.parent).text
+
+    result = (run / "result.json").read_bytes()
+    assert zygote.run(folder, "resume", run, "steps=7").code == 0  # for more steps, too
+    assert (run / "left-000006-2" / "result.json").read_bytes() == result
+
+
+def test_lines_of_steps_that_a_kill_made_again_are_kept(zygote, folder, tmp_path):
+    train = ("train", "config.yaml", f"run_dir={tmp_path}", "run_name=killed", "save_every=2")
+    assert zygote.run(folder, *train, kill_at=14).code == -9
+    run = tmp_path / "killed"
+    steps = [row["step"] for row in log_of(run)[0]]
+    assert steps == [1, 2, 3, 4, 5][: len(steps)]
+    done = int(max((run / "checkpoints").glob("step-*")).name.removeprefix("step-"))
+    lost = (run / "metrics.jsonl").read_text().splitlines()[done:]
+    assert lost
+    assert zygote.run(folder, *train).code == 0
+    assert (run / f"left-{steps[-1]:06d}" / "metrics.jsonl").read_text().splitlines() == lost
+
+
+def test_a_kill_at_any_moment_of_going_back_loses_nothing(zygote, folder, whole, tmp_path):
+    """Result, verdict and every line are in the run or beside it, and it goes on to the same end."""
+
+    def rows(run, name):
+        return {line for f in (run, *run.glob("left-*")) for line in (f / name).read_text().splitlines()}
+
+    logs = {name: rows(whole, name) for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl")}
+    went_back = []
+    for kill_at in (1, 11, *range(20, 36, 2)):  # about 20 of them while the copy is made, then logs, proof and config
+        run = Path(shutil.copytree(whole, tmp_path / f"run-{kill_at}"))
+        outcome = zygote.run(folder, "resume", run, "--from", "2", kill_at=kill_at, where="file")
+        assert outcome.code == -9, outcome.text
+        for name, lines in logs.items():
+            assert rows(run, name) >= lines, kill_at
+        for name in ("result.json", "verdict.json"):
+            kept = [f / name for f in (run, *run.glob("left-*")) if (f / name).is_file()]
+            assert (whole / name).read_bytes() in [file.read_bytes() for file in kept], kill_at
+        if not (run / "result.json").exists():
+            went_back.append(run)
+    assert 3 <= len(went_back) <= 8
+    for run in (went_back[0], went_back[-1]):
+        outcome = zygote.run(folder, "resume", run)
+        assert outcome.code == 0, outcome.text
+        assert log_of(run) == log_of(whole)
+        assert state_hash(run) == state_hash(whole)
+        assert not (run / ".writing-left").exists()

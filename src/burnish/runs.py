@@ -11,6 +11,7 @@ choices.jsonl    what people said when it asked them; preferences.jsonl: the sam
 report.html      what `burnish report` made of all that
 start.json       what the held-out prompts were answered before training
 checkpoints/     what a stopped or killed run goes on from (checkpoints.py)
+left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
 .lock            held by the process at work; the kernel lets go of it when the process ends, however it ends
 """
 

@@ -22,6 +22,7 @@ from burnish.data import Split
 from burnish.disk import free_space
 from burnish.errors import DivergedError, InputError, NoCheckpointError, ResourceError, StoppedError, is_disk_full
 from burnish.guards import StopSignals, is_out_of_memory
+from burnish.kept import keep
 from burnish.runs import Run
 from burnish.training_state import compare_identity, fingerprint_of_texts
 
@@ -60,7 +61,8 @@ class Saving:
         """Goes on from the newest checkpoint, or from the one asked for; gives its step, 0 for a fresh start.
 
         Nothing in the run folder changes until the checkpoint is accepted. Then, in an order in which a kill between
-        any two loses nothing: an old result is taken back, later checkpoints set aside, the logs cut, the config kept.
+        any two loses nothing: what will be made again is copied into a folder of its own, an old result is taken back,
+        later checkpoints set aside, the logs cut, the config kept.
         """
         self._data = identity["data"]
 
@@ -84,9 +86,14 @@ class Saving:
             step = 0
         growth = 1 if found else ADAM  # a fresh optimizer holds nothing yet
         self.console.print(self.checkpoints.check_space(growth * with_identity().nbytes, step), highlight=False)
+        kept_up_to = step if found else -1  # a fresh start answers its probes again
+        if left := keep(self.run, kept_up_to):
+            anew = "" if found else "There is no checkpoint, so it begins anew. "
+            told = f"{anew}What is made again is kept as it was in {left}"
+            self.console.print(told, markup=False, highlight=False, soft_wrap=True)
         self.run.take_back_result()
         self.checkpoints.forget_after(step)
-        self.run.forget_after(step if found else -1)  # a fresh start answers its probes again
+        self.run.forget_after(kept_up_to)
         self.run.begin(self.config)
         self._seconds_restoring = time.monotonic() - started if found else 0.0
         return step
