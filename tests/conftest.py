@@ -1,10 +1,12 @@
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a network, and none may wait for one
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ["BURNISH_STATE"] = tempfile.mkdtemp(prefix="burnish-state-")  # the user's own key stays out of it
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest

@@ -51,6 +51,7 @@ def test_train_then_generate(workplace):
     folder = workplace / "runs" / "first"
     assert {p.name for p in folder.iterdir()} == {
         "config.yaml",
+        "config.yaml.hmac",
         "metrics.jsonl",
         "samples.jsonl",
         "probes.jsonl",

@@ -97,12 +97,14 @@ def pipeline(workplace):
 
 def test_every_stage_leaves_its_folder(pipeline):
     config, run, _ = pipeline
-    assert {p.name for p in config.folder.iterdir()} == {".pipeline.yaml", ".lock", "sft", "reward", "ppo"}
+    assert {p.name for p in config.folder.iterdir()} == {
+        ".pipeline.yaml", ".pipeline.yaml.hmac", ".lock", "sft", "reward", "ppo",
+    }  # fmt: skip
     assert (config.folder / "sft" / "adapters" / "sft").is_dir()
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {
-        "config.yaml", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json", "verdict.json",
-        "report.html", "start.json", "checkpoints", ".lock",
+        "config.yaml", "config.yaml.hmac", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json",
+        "verdict.json", "report.html", "start.json", "checkpoints", ".lock",
     }  # fmt: skip
 
 

@@ -295,7 +295,8 @@ def test_r5_other_data_and_another_model_are_refused(zygote, folder):
     assert zygote.run(folder, "resume", run, "learning_rate=0.5", "--from", "77").code == 4
     assert config.read_text() == before  # a refusal changes nothing
     config.write_text(before.replace("batch_size: 4", "batch_size: 2", 1))  # edited by hand: the checkpoint knows
-    outcome = zygote.run(folder, "resume", run)
+    assert zygote.run(folder, "resume", run).code == 2  # and so does the proof whose config it is
+    outcome = zygote.run(folder, "resume", run, "--trust")
     assert outcome.code == 2
     assert "batch_size: 4 -> 2" in outcome.text
 

@@ -1,19 +1,31 @@
-"""No link in a run folder is followed, and what a resume makes again is kept as it was."""
+"""Somebody else's run folder does nothing unasked, no link is followed, and what a resume replaces is kept."""
 
+import json
 import os
 import shutil
 import stat
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import yaml
+from rich.console import Console
 
 from burnish import InputError
 from burnish.checkpoints import Checkpoints, State
+from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
+from burnish.disk import write_whole
 from burnish.models.adapter_files import adapter_folder
 from burnish.runs import Run
+from burnish.stages.evaluate import evaluate_run
+from burnish.stages.trusted import all_deeds
+from burnish.trust import is_own, state_dir, write_own
 from tiny import tiny_config, tiny_trainer
 from torments import Zygote, log_of, make_workplace, state_hash
+
+EVIL = "open({trace!r}, 'a').write('here')\ndef f(prompts, responses):\n    return [float(len(r)) for r in responses]\n"
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +55,279 @@ def run(whole, tmp_path):
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
+def change(run: Path, **settings) -> None:
+    """As somebody would who sends the folder."""
+    file = run / "config.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings, sort_keys=False))
+
+
+@pytest.fixture
+def sent(run, tmp_path):
+    """A folder whose reward leaves a trace when it is run, and the trace's path."""
+    trace = tmp_path / "trace"
+    (run / "evil.py").write_text(EVIL.format(trace=str(trace)))
+    change(run, reward=f"{run / 'evil.py'}:f")
+    return run, trace
+
+
 def files_of(run: Path) -> dict[Path, bytes]:
     return {p.relative_to(run): p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != ".lock"}
+
+
+# ------------------------------------------------------------------------------------------------------ whose it is
+
+
+def test_a_run_of_ones_own_needs_no_trust_wherever_it_lies(zygote, folder, run):
+    moved = run.rename(run.with_name("moved"))
+    for command in (("resume", moved, "--from", "4"), ("eval", moved, "--best-of", "1"), ("generate", moved, "1:")):
+        outcome = zygote.run(folder, *command)
+        assert outcome.code == 0, outcome.text
+    assert is_own(moved / "config.yaml")  # a resume writes the config anew
+
+
+def test_nobody_else_can_make_the_proof(run, tmp_path, monkeypatch):
+    config = run / "config.yaml"
+    proof = run / "config.yaml.hmac"
+    assert is_own(config)
+    before = config.read_text()
+    config.write_text(before + "# \n")
+    assert not is_own(config)
+    config.write_text(before)
+    assert is_own(config)
+    good = proof.read_text()
+    for forged in ("", "\n", "0" * 64, good[:-2], "\udcff\n", "x" * 5000 + good):
+        proof.write_text(forged, errors="surrogateescape")
+        assert not is_own(config)
+    proof.unlink()  # as a run of an older version
+    assert not is_own(config)
+    proof.write_text(good)
+    monkeypatch.setenv("BURNISH_STATE", str(tmp_path / "another user"))
+    assert not is_own(config)
+    write_own(tmp_path / "theirs.yaml", "a: 1")
+    assert is_own(tmp_path / "theirs.yaml")
+    assert not is_own(config)
+
+
+def test_the_key_is_kept_for_this_user_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("BURNISH_STATE", str(tmp_path / "state"))
+    made = []
+    threads = [threading.Thread(target=lambda n=n: made.append(write_own(tmp_path / f"{n}", "x"))) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    key = tmp_path / "state" / "key"
+    assert len(key.read_bytes()) == 32
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path / "state") == ["key"]
+    assert all(is_own(tmp_path / f"{n}") for n in range(8))  # however many made the key at once, there is one
+    monkeypatch.delenv("BURNISH_STATE")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert state_dir() == tmp_path / "xdg" / "burnish"
+
+
+def test_without_a_place_for_the_key_a_run_begins_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BURNISH_STATE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="will not be known as yours; set BURNISH_STATE"):
+        run = Run.new(tmp_path, "run").begin(tiny_config())
+    assert run.config == tiny_config()
+    assert not is_own(run.folder / "config.yaml")
+
+
+def test_a_kill_between_the_proof_and_the_config_loses_no_trust(tmp_path, monkeypatch):
+    config = tmp_path / "config.yaml"
+    write_own(config, "a: 1\n")
+
+    def killed_before(path, text):
+        if path == config:
+            raise KeyboardInterrupt
+        write_whole(path, text)
+
+    monkeypatch.setattr("burnish.trust.write_whole", killed_before)
+    with pytest.raises(KeyboardInterrupt):
+        write_own(config, "a: 2\n")
+    assert config.read_text() == "a: 1\n"
+    assert is_own(config)
+    monkeypatch.undo()
+    write_own(config, "a: 2\n")
+    assert is_own(config)
+
+
+def test_runs_from_python_are_their_users_too(tmp_path):
+    tiny_trainer().save(tmp_path / "mine")
+    assert is_own(tmp_path / "mine" / "config.yaml")
+
+
+def test_trust_is_given_to_a_command_not_to_a_folder(run):
+    change(run, learning_rate=0.5)
+    write_own(run / "config.yaml", (run / "config.yaml").read_text())
+    assert not is_own(run / "config.yaml")
+
+
+# ------------------------------------------------------------------------------------- what a sent folder may not do
+
+
+@pytest.mark.parametrize("command", [("resume", "--from", "4"), ("eval", "--best-of", "1")])
+def test_no_function_of_a_sent_folder_runs_unasked(zygote, folder, sent, command):
+    run, trace = sent
+    before = files_of(run)
+    outcome = zygote.run(folder, command[0], run, *command[1:])
+    assert outcome.code == 2, outcome.text
+    assert f"run the Python file {run / 'evil.py'} and its function f" in outcome.text
+    assert f"read {folder / 'prompts.jsonl'} (prompts)" in outcome.text
+    assert "with --trust" in outcome.text
+    assert not trace.exists()
+    assert files_of(run) == before
+
+    outcome = zygote.run(folder, command[0], run, *command[1:], "--trust")
+    assert outcome.code == 0, outcome.text
+    assert f"run the Python file {run / 'evil.py'} and its function f" in outcome.text
+    assert trace.exists()
+    assert zygote.run(folder, command[0], run, *command[1:]).code == 2  # every time
+
+
+def test_looking_at_a_sent_folder_needs_no_trust_and_runs_nothing(zygote, folder, sent, whole):
+    run, trace = sent
+    for command in (
+        ("report", run),
+        ("runs", run.parent),
+        ("diff", run, whole),
+        ("checkpoints", run),
+        ("verify", run),
+        ("generate", run, "number 1:"),  # asks no reward, and the model is on this machine
+    ):
+        outcome = zygote.run(folder, *command)
+        assert outcome.code == 0, outcome.text
+    assert not trace.exists()
+
+
+def test_a_second_reward_is_a_reward(zygote, folder, sent):
+    run, trace = sent
+    change(run, reward="repetition", eval_reward=f"{run / 'evil.py'}:f")
+    outcome = zygote.run(folder, "eval", run)
+    assert (outcome.code, "its function f" in outcome.text, trace.exists()) == (2, True, False)
+
+
+def test_the_reward_of_a_sent_config_is_not_tried_out_unasked(zygote, folder, sent, tmp_path):
+    run, trace = sent
+    outcome = zygote.run(folder, "reward-test", run / "config.yaml", "a prompt", "an answer")
+    assert (outcome.code, "its function f" in outcome.text, trace.exists()) == (2, True, False)
+    assert zygote.run(folder, "reward-test", run / "config.yaml", "a prompt", "an answer", "--trust").code == 0
+    assert trace.exists()
+    outcome = zygote.run(folder, "reward-test", "config.yaml", "a prompt", "an answer")  # one that its user wrote
+    assert outcome.code == 0, outcome.text
+
+
+class _Service(BaseHTTPRequestHandler):
+    heard: ClassVar[list[str | None]] = []
+
+    def do_POST(self):
+        self.heard.append(self.headers["Authorization"])
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = json.dumps({"rewards": [1.0 + len(r) for r in asked["responses"]]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_no_token_goes_to_an_address_of_a_sent_folder(run, monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Service)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_TOKEN", "hf_planted")
+    url = f"http://127.0.0.1:{server.server_port}/score"
+    change(run, reward=[{"kind": "http", "url": url, "token_env": "HF_TOKEN"}])
+    try:
+        with pytest.raises(InputError, match=f"send prompts and answers to {url}, with the token in your .* HF_TOKEN"):
+            evaluate_run(Console(quiet=True), str(run), best_of=1)
+        assert _Service.heard == []
+        evaluate_run(Console(quiet=True), str(run), best_of=1, trust=True)
+        assert set(_Service.heard) == {"Bearer hf_planted"}
+    finally:
+        server.shutdown()
+
+
+def test_all_that_a_config_asks_for_is_told(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "own.jsonl").touch()
+    config = TrainConfig(
+        model_name="org/model",
+        prompts="org/prompts[test]",
+        eval_prompts=str(tmp_path / "private.txt"),
+        reward=[
+            {"kind": "human", "path": str(tmp_path / "scores.jsonl")},
+            {"kind": "http", "url": "http://example.org/x"},
+            {"kind": "rule", "name": "repetition"},
+            {"kind": "model", "path": "some/folder"},
+        ],
+        eval_reward=f"{tmp_path}/f.py:g",
+        tracker="wandb",
+    )
+    assert list(all_deeds(config, tmp_path / "run")) == [
+        "ask the model hub for org/model",
+        "ask the hub for the data set org/prompts[test] (prompts)",
+        f"read {tmp_path}/private.txt (eval_prompts)",
+        f"read scores from {tmp_path}/scores.jsonl, and write new ones to it",
+        "send prompts and answers to http://example.org/x",
+        f"run the Python file {tmp_path}/f.py and its function g",
+        "start the tracker wandb and give it all settings and metrics",
+    ]
+    model = {"model_name": str(tmp_path)}  # a model on this machine, data of the folder itself or of burnish, adapters
+    own = str(tmp_path / "run" / "own.jsonl")
+    for harmless in (
+        SFTConfig(**model, demonstrations=own),
+        RewardModelConfig(**model, preferences="bundled:tldr", sft="some/folder"),
+        TrainConfig(**model, prompts=own, reward="repetition", sft="some/folder"),
+        TrainConfig(model_name="embedded/SmolLM2-135M-Instruct", prompts="bundled:tldr", reward="tldr"),
+    ):
+        assert list(all_deeds(harmless, tmp_path / "run")) == []
+    outside = str(tmp_path / "run" / ".." / "private.csv")
+    assert list(all_deeds(SFTConfig(**model, demonstrations=outside), tmp_path / "run")) == [
+        f"read {tmp_path}/private.csv (demonstrations)"
+    ]
+
+
+def test_what_a_config_names_cannot_pose_as_another_line(zygote, folder, run):
+    change(run, model_name="org/model\n  - nothing else\x1b[2J")
+    outcome = zygote.run(folder, "generate", run, "number 1:")
+    assert outcome.code == 2
+    assert "  - ask the model hub for org/model   - nothing else[2J\n" in outcome.err
+
+
+def test_a_sent_folder_that_asks_for_nothing_needs_no_trust(zygote, folder, run):
+    shutil.copy(folder / "prompts.jsonl", run)
+    change(run, reward="repetition", prompts=str(run / "prompts.jsonl"))
+    outcome = zygote.run(folder, "eval", run, "--best-of", "1")
+    assert outcome.code == 0, outcome.text
+    outcome = zygote.run(folder, "resume", run, "tracker=tensorboard")
+    assert (outcome.code, "start the tracker tensorboard" in outcome.text) == (2, True), outcome.text
+
+
+def test_a_pipeline_of_somebody_else_is_refused_as_a_whole(zygote, folder, tmp_path):
+    trace = tmp_path / "trace"
+    (tmp_path / "evil.py").write_text(EVIL.format(trace=str(trace)))
+    (folder / "pipeline.yaml").write_text(
+        "model: {model_name: model, max_new_tokens: 6, lora_r: 4}\nbest_of: 1\n"
+        "ppo: {prompts: prompts.jsonl, reward: judge.py:score, num_eval_prompts: 4, batch_size: 4, steps: 1}\n"
+    )
+    outcome = zygote.run(folder, "pipeline", "pipeline.yaml", f"run_dir={tmp_path}", "run_name=pipe")
+    assert outcome.code == 0, outcome.text
+    pipe = (tmp_path / "pipe").rename(tmp_path / "moved")
+    for command in (("resume", pipe), ("resume", pipe, "ppo.steps=2"), ("eval", pipe / "ppo", "--best-of", "1")):
+        outcome = zygote.run(folder, *command)
+        assert outcome.code == 0, outcome.text
+    file = pipe / ".pipeline.yaml"
+    file.write_text(file.read_text().replace(str(folder / "judge.py:score"), f"{tmp_path}/evil.py:f"))
+    for command in (("resume", pipe), ("eval", pipe / "ppo")):
+        outcome = zygote.run(folder, *command)
+        assert (outcome.code, "evil.py and its function f" in outcome.text) == (2, True), outcome.text
+        assert not trace.exists()
+    assert zygote.run(folder, "eval", pipe / "ppo", "--best-of", "1", "--trust").code == 0
+    assert trace.exists()
 
 
 # ------------------------------------------------------------------------------------------------------------- links
@@ -57,6 +340,7 @@ def files_of(run: Path) -> dict[Path, bytes]:
         ("report.html", "report"),
         ("metrics.jsonl", "report"),
         ("config.yaml", "report"),
+        ("config.yaml.hmac", "eval"),
         (".lock", "eval"),
         ("verdict.json", "eval"),
         (".writing-verdict.json", "eval"),
@@ -312,6 +596,7 @@ def test_a_kill_at_any_moment_of_going_back_loses_nothing(zygote, folder, whole,
         for name in ("result.json", "verdict.json"):
             kept = [f / name for f in (run, *run.glob("left-*")) if (f / name).is_file()]
             assert (whole / name).read_bytes() in [file.read_bytes() for file in kept], kill_at
+        assert is_own(run / "config.yaml")
         if not (run / "result.json").exists():
             went_back.append(run)
     assert 3 <= len(went_back) <= 8

@@ -45,6 +45,9 @@ def _options(
 
 Config = Annotated[str, typer.Argument(help="YAML file; `burnish config` lists its keys", metavar="CONFIG.yaml")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="do what the config of a run asks for that you did not make here; it is told")
+]
 TAKES_OVERRIDES = {"ignore_unknown_options": True}
 
 
@@ -113,12 +116,13 @@ def resume(
     from_step: Annotated[
         int | None, typer.Option("--from", min=0, help="a checkpoint's step; default: the last")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Goes on with a stopped or killed run, as if nothing had happened."""
     with _starting():
         from burnish.stages.resume import resume_run
 
-    resume_run(console, run, from_step, overrides or [])
+    resume_run(console, run, from_step, overrides or [], trust)
 
 
 @app.command()
@@ -159,12 +163,13 @@ def evaluate(
         typer.Option(min=1, help="answers of the start model to choose the best from; default: as last time, or 4"),
     ] = None,
     ask: Annotated[int, typer.Option(min=0, help="blind comparisons for you to make; kept as preferences")] = 0,
+    trust: Trust = False,
 ) -> None:
     """The tuned model against its start on held-out prompts: was it worth it?"""
     with _starting():
         from burnish.stages.evaluate import evaluate_run
 
-    evaluate_run(console, run, best_of, ask)
+    evaluate_run(console, run, best_of, ask, trust=trust)
 
 
 @app.command()
@@ -211,14 +216,16 @@ def reward_test(
     reference: Annotated[
         str | None, typer.Option(help="the right answer, for rules that compare (rouge_l, exact_number)")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """What each part of a config's reward thinks of one answer."""
     from burnish.config import load_train_config
 
     settings = load_train_config(config)
     with _starting():
-        from burnish.stages.reward_test import show_reward
+        from burnish.stages.reward_test import check_trust, show_reward
 
+    check_trust(console, config, settings, trust)
     show_reward(console, settings, prompt, response, reference)
 
 
@@ -229,12 +236,13 @@ def generate(
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer; default: as in training")] = None,
     sample: Annotated[bool, typer.Option(help="draw with the run's temperature, top-k and top-p")] = False,
     seed: Annotated[int, typer.Option(help="for --sample")] = 0,
+    trust: Trust = False,
 ) -> None:
     """The base model's answer beside the tuned model's: the most likely one, or a drawn one with --sample."""
     with _starting():
         from burnish.stages.generate import generate_beside_base
 
-    generate_beside_base(console, run, prompt, max_new_tokens, sample, seed)
+    generate_beside_base(console, run, prompt, max_new_tokens, sample, seed, trust)
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """The run folder: config, metrics, samples, adapters; written while the run goes on, readable by anything.
 
-config.yaml      every setting of the run
+config.yaml      every setting of the run; config.yaml.hmac: the proof that it is this user's (trust.py)
 metrics.jsonl    one line per PPO step (docs/metrics.md), or per update of the SFT and reward stages
 samples.jsonl    a few responses per step, each token with its log-probabilities, KL, value, advantage ...
 probes.jsonl     a few held-out prompts, answered before, during and after training
@@ -37,8 +37,9 @@ from burnish.models.adapter_files import save_adapter
 from burnish.models.base_model import RoleModel
 from burnish.sa_pairs import COLUMNS, SAPairs
 from burnish.safe_text import without_secrets
+from burnish.trust import PROOF, write_own
 
-TRACES = (".lock", ".writing-")  # all that a run leaves which was killed before it began
+TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 RESULTS = ("result.json", "verdict.json")
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
@@ -76,7 +77,7 @@ class Run:
         text = yaml.safe_dump(config.model_dump(), sort_keys=False)
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path("config.yaml"), text)
+            write_own(self.path("config.yaml"), text)
             to_disk(self.folder.parent)
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,7 @@ from burnish.base_setup.base_setup import leave_out_unreadable
 from burnish.config import TrainConfig
 from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import load_prompts_of
+from burnish.disk import inside
 from burnish.errors import InputError
 from burnish.evaluation import EVAL_SEED, Evaluation, both_scored, evaluate
 from burnish.models import PolicyModel
@@ -23,6 +25,7 @@ from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.runs import PIPELINE, Run
 from burnish.safe_text import without_secrets
 from burnish.stages.leaks import warn_of_leaks
+from burnish.stages.trusted import ask_for_trust, data_deeds, model_deeds, reward_deeds
 from burnish.verdict import Verdict, judge, who_won
 
 USUAL_BEST_OF = 4
@@ -31,16 +34,25 @@ Choose = Callable[[str, str, str], str]
 
 
 def evaluate_run(
-    console: Console, folder: str, best_of: int | None = None, ask: int = 0, choose: Choose | None = None
+    console: Console,
+    folder: str,
+    best_of: int | None = None,
+    ask: int = 0,
+    choose: Choose | None = None,
+    trust: bool = False,
 ) -> Verdict:
     """Loads a finished PPO run, measures, asks a person if wanted, and writes verdict.json.
 
-    Without `best_of`, the start model gets as many answers as in the last verdict, or 4.
+    Without `best_of`, the start model gets as many answers as in the last verdict, or 4. `trust` lets the config of a
+    run that is not this user's do what it asks for.
     """
     run = Run.open(folder)
-    config = run.config
+    config, file = run.config, run.path("config.yaml")
     if run.pipeline_folder is not None:  # which may have been moved, with the models of the earlier stages
-        config = load_pipeline_config(run.pipeline_folder / PIPELINE, [], run.pipeline_folder).ppo
+        file = inside(run.pipeline_folder, PIPELINE)
+        config = load_pipeline_config(file, [], run.pipeline_folder).ppo
+    deeds = chain(model_deeds(config), data_deeds(config, file.parent), reward_deeds(config))
+    ask_for_trust(console, file, deeds, trust)
     if not isinstance(config, TrainConfig):
         raise InputError(f"{folder} was trained from Python and names no prompts; burnish.verdict.judge compares there")
     prompts = leave_out_unreadable(config, load_prompts_of(config)[0])[0].held_out

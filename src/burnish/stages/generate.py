@@ -13,16 +13,27 @@ from burnish.errors import InputError
 from burnish.models import PolicyModel, Sampler
 from burnish.models.adapter_files import load_adapter
 from burnish.runs import Run
+from burnish.stages.trusted import ask_for_trust, model_deeds
 
 
 def generate_beside_base(
-    console: Console, run_folder: str, prompt: str, max_new_tokens: int | None, sample: bool, seed: int
+    console: Console,
+    run_folder: str,
+    prompt: str,
+    max_new_tokens: int | None,
+    sample: bool,
+    seed: int,
+    trust: bool = False,
 ) -> None:
-    """Loads the adapter of a PPO or SFT run and answers one prompt twice."""
+    """Loads the adapter of a PPO or SFT run and answers one prompt twice. No reward is asked.
+
+    `trust` lets the config of a run that is not this user's have its model fetched.
+    """
     run = Run.open(run_folder)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
     role, config = ("sft", run.sft_config) if run.stage == "sft" else ("policy", run.config)
+    ask_for_trust(console, run.path("config.yaml"), model_deeds(config), trust)
     if max_new_tokens is not None:
         config = config.model_copy(update={"max_new_tokens": max_new_tokens})
     with terminal.busy(console, terminal.loading(config)):

@@ -20,7 +20,7 @@ from burnish.config import ModelConfig
 from burnish.config.pipeline_config import PipelineConfig, load_pipeline_config
 from burnish.data import Split, load_prompts_of, prompts_of
 from burnish.data.records import count
-from burnish.disk import inside, write_whole
+from burnish.disk import inside
 from burnish.errors import BurnishError, InputError, StoppedError, all_of
 from burnish.guards import StopSignals
 from burnish.models.key_values import PromptCache
@@ -37,6 +37,8 @@ from burnish.stages.saving import (
     refuse_another_run,
     stop_signals,
 )
+from burnish.stages.trusted import all_deeds, ask_for_trust
+from burnish.trust import write_own
 
 
 def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None = None) -> Run:
@@ -56,13 +58,13 @@ def _kept(config: PipelineConfig) -> Iterator[None]:
     """The pipeline's settings lie with its runs, so that they can go on. Those that were refused do not stay."""
     file = inside(config.folder, PIPELINE)
     before = file.read_text(encoding="utf-8") if file.is_file() else None
-    write_whole(file, yaml.safe_dump(config.values, sort_keys=False))
+    write_own(file, yaml.safe_dump(config.values, sort_keys=False))
     try:
         yield
     except BurnishError:
         begun = [(own, run) for name, own in config.stages.items() if (run := Run(config.folder / name)).was_begun]
         if before is not None and any(differences(run.settings, own) for own, run in begun):
-            write_whole(file, before)
+            write_own(file, before)
         raise
 
 
@@ -102,9 +104,14 @@ def _stop_if_asked(stop: StopSignals, config: PipelineConfig) -> None:
         raise StoppedError(f"stopped between two stages. {go_on_with(config.folder)}", stop.exit_code)
 
 
-def resume_pipeline(console: Console, folder: Path, overrides: list[str], from_step: int | None = None) -> Run:
+def resume_pipeline(
+    console: Console, folder: Path, overrides: list[str], from_step: int | None = None, trust: bool = False
+) -> Run:
     """Goes on in the stage that was stopped."""
-    return run_pipeline(load_pipeline_config(folder / PIPELINE, overrides, folder), console, from_step)
+    config = load_pipeline_config(folder / PIPELINE, overrides, folder)
+    deeds = (deed for own in config.stages.values() for deed in all_deeds(own, folder))
+    ask_for_trust(console, folder / PIPELINE, deeds, trust)
+    return run_pipeline(config, console, from_step)
 
 
 @dataclass(frozen=True)

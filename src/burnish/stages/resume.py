@@ -18,15 +18,19 @@ from burnish.runs import LOGS, PIPELINE, Run
 from burnish.stages import reward, sft
 from burnish.stages.pipeline import resume_pipeline
 from burnish.stages.ppo import run_ppo
+from burnish.stages.trusted import all_deeds, ask_for_trust
 
 CONFIGS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward": RewardModelConfig, "ppo": TrainConfig}
 
 
-def resume_run(console: Console, folder: str, from_step: int | None, overrides: list[str]) -> Run:
-    """Goes on with a pipeline, or with a run of any stage, from its last checkpoint or the one asked for."""
+def resume_run(console: Console, folder: str, from_step: int | None, overrides: list[str], trust: bool = False) -> Run:
+    """Goes on with a pipeline, or with a run of any stage, from its last checkpoint or the one asked for.
+
+    `trust` lets the config of a run that is not this user's do what it asks for.
+    """
     if (Path(folder) / PIPELINE).is_file():
         refuse_links(Path(folder))
-        return resume_pipeline(console, Path(folder), overrides, from_step)
+        return resume_pipeline(console, Path(folder), overrides, from_step, trust)
     run = Run.open(folder)
     if run.pipeline_folder:  # which knows what its stages hold back for each other, and ends with verdict and report
         raise InputError(f"{folder} is a stage of a pipeline, which goes on with: burnish resume {run.pipeline_folder}")
@@ -37,6 +41,7 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     apply_overrides(kind, settings, overrides)
     start_paths_at(Path(), settings)
     config = kind(**settings)
+    ask_for_trust(console, run.path("config.yaml"), all_deeds(config, run.folder), trust)
     named = run.folder.resolve() if run.folder.is_symlink() else run.folder  # a link that its user named
     place = (named.parent, named.name, console)
     if isinstance(config, SFTConfig):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
@@ -12,6 +14,8 @@ from burnish.data.records import Prompt
 from burnish.ppo_trainer import PPOTrainer, RewardComputer
 from burnish.ppo_trainer.reward_computer import WeightedReward
 from burnish.rewards import function_of
+from burnish.runs import LOGS, RESULTS
+from burnish.stages.trusted import ask_for_trust, model_deeds, part_deeds
 
 
 def show_reward(
@@ -31,6 +35,17 @@ def show_reward(
     table.add_section()
     table.add_row("reward", "", "", f"{total:+.3f}")
     console.print(table)
+
+
+def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: bool) -> None:
+    """A config that one wrote is a program that one runs; one that lies in a run folder may be somebody else's."""
+    path = Path(file)
+    beside = (*LOGS, *RESULTS, "adapters", "checkpoints")
+    if path.name == "config.yaml" and any((path.parent / name).exists() for name in beside):
+        deeds = [deed for part in config.reward_parts for deed in part_deeds(part)]
+        if any(isinstance(part, ModelPart) for part in config.reward_parts):
+            deeds += model_deeds(config)
+        ask_for_trust(console, path, deeds, trust)
 
 
 def _computer(console: Console, config: TrainConfig) -> RewardComputer:

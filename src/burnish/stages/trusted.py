@@ -1,0 +1,87 @@
+"""What a run folder that nobody can vouch for would make this machine do, told before it is done.
+
+trust.py knows whose a folder is. For one that is not this user's, each command lists what it would do because the
+folder's config says so. Weights, logs and samples are data: reading them asks for no trust.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from burnish.base_setup.embedded import EMBEDDED_NAME
+from burnish.config import ModelConfig, PPOConfig, TrainConfig
+from burnish.config.files import DATA_KEYS
+from burnish.config.reward_parts import HttpPart, HumanPart, PythonPart, RewardPart
+from burnish.data.rows import FILES
+from burnish.errors import InputError
+from burnish.terminal import plain
+from burnish.trust import is_own
+
+
+def ask_for_trust(console: Console, config: Path, deeds: Iterable[str], trust: bool) -> None:
+    """Refuses what the config of a folder that is not this user's would do; with `trust` tells it, and goes on."""
+    if is_own(config):
+        return
+    told = [deed.replace("\n", " ") for deed in dict.fromkeys(deeds)]  # what it names cannot pose as another line
+    lines = "".join(f"\n  - {deed}" for deed in told)
+    if not lines:
+        return
+    if not trust:
+        raise InputError(
+            f"{config.parent} was not made by you on this machine (or by an older version, or its {config.name} was "
+            f"changed since), and this is what it asks for:{lines}\n"
+            "If that is what you want, give the same command with --trust"
+        )
+    console.print(plain(f"Not known to be yours: {config.parent}. You trust it with:{lines}"), highlight=False)
+
+
+def all_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
+    """Of training with it."""
+    yield from model_deeds(config)
+    yield from data_deeds(config, folder)
+    yield from reward_deeds(config)
+    if isinstance(config, TrainConfig) and config.tracker:
+        yield f"start the tracker {config.tracker} and give it all settings and metrics"
+
+
+def model_deeds(config: ModelConfig) -> Iterator[str]:
+    """A model that is on this machine is weights and runs nothing; any other is asked for."""
+    if config.model_name != EMBEDDED_NAME and not Path(config.model_name).is_dir():
+        yield f"ask the model hub for {config.model_name}"
+
+
+def data_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
+    """Files of the run folder itself came with it; any other may be none of its business."""
+    for key in DATA_KEYS:
+        source = getattr(config, key, None)
+        if source is None or source.startswith("bundled:"):
+            continue
+        path = Path(re.sub(r"\[[\w.]+\]$", "", source))  # a data set's split
+        if path.suffix not in FILES and not path.exists() and not source.startswith(("/", ".", "~")):
+            yield f"ask the hub for the data set {source} ({key})"
+        elif not path.resolve().is_relative_to(folder.resolve()):
+            yield f"read {path.resolve()} ({key})"
+
+
+def reward_deeds(config: ModelConfig) -> Iterator[str]:
+    """In training and in the verdict."""
+    if isinstance(config, PPOConfig):
+        for part in [*config.reward_parts, *config.eval_reward_parts]:
+            yield from part_deeds(part)
+
+
+def part_deeds(part: RewardPart) -> Iterator[str]:
+    """Rules come with burnish, and a reward model is weights."""
+    match part:
+        case PythonPart():
+            file, _, name = part.function.rpartition(":")
+            yield f"run the Python file {Path(file).resolve()} and its function {name}"
+        case HttpPart():
+            token = f", with the token in your environment variable {part.token_env}" if part.token_env else ""
+            yield f"send prompts and answers to {part.url}{token}"
+        case HumanPart():
+            yield f"read scores from {Path(part.path).resolve()}, and write new ones to it"
