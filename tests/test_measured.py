@@ -19,11 +19,11 @@ from burnish.stages.reward_test import show_reward
 from tiny import PROMPTS, perturb, tiny_trainer
 
 # Two responses, of two tokens and of one.
-KEYS = "prompt_id logprob_policy logprob_ref entropy value return advantage finished".split()
+KEYS = "prompt_id logprob_policy logprob_sampler exact_kl entropy value return advantage finished".split()
 ROWS = [
-    (0, -1.0, -1.5, 0.5, 0.2, 1.0, 1.0, True),
-    (0, -2.0, -1.0, 1.0, 0.4, 2.0, -1.0, True),
-    (1, -0.5, -2.5, 0.3, 0.9, 3.0, 3.0, False),
+    (0, -1.0, -1.1, 0.5, 0.5, 0.2, 1.0, 1.0, True),
+    (0, -2.0, -1.9, 1.0, 1.0, 0.4, 2.0, -1.0, True),
+    (1, -0.5, -0.9, 2.5, 0.3, 0.9, 3.0, 3.0, False),
 ]
 
 
@@ -36,6 +36,7 @@ def test_metrics_of_a_step_by_hand():
         "reward": 2.5,
         "reward_std": 1.5,
         "kl_coef": 0.05,
+        "sampler_gap": 0.2,  # (0.1 + 0.1 + 0.4) / 3 tokens
         "entropy": 0.6,  # (0.5 + 1.0 + 0.3) / 3 tokens
         "response_tokens": 1.5,
         "finished": 0.5,
@@ -51,10 +52,8 @@ def test_metrics_of_a_step_by_hand():
 
 
 def test_kl_of_a_step_is_that_of_a_response_and_not_of_a_token():
-    # logprob - ref_logprob: 0.5 - 1.0 in the first response, 2.0 in the second
-    assert metrics([1.0, 4.0])["kl"] == pytest.approx((-0.5 + 2.0) / 2)
-    # k3: 0.106531 + 0.718282, and exp(-2) - 1 + 2
-    assert metrics([1.0, 4.0])["kl_k3"] == pytest.approx((0.824813 + 1.135335) / 2, abs=1e-5)
+    # the exact KL of the positions: 0.5 + 1.0 in the first response, 2.5 in the second
+    assert metrics([1.0, 4.0])["kl"] == pytest.approx((1.5 + 2.5) / 2)
 
 
 def test_held_out_kl_is_that_from_the_policy_to_its_reference():

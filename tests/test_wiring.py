@@ -35,7 +35,7 @@ ROUNDING = 1e-4
 LORA = {"model_name": "model", "lora_r": 2, "lora_alpha": 4, "lora_dropout": 0.0}
 FILES = {"num_eval_prompts": 2, "save_every": 1, "save_minutes": 1000.0, "keep_checkpoints": 5}
 PPO = {"prompts": "prompts.jsonl", "reward": "judge.py:score", "max_kl": None, "target_kl_stop": None, "steps": 2}
-PPO |= {"batch_size": 4, "epochs": 2, "max_new_tokens": 4}
+PPO |= {"batch_size": 4, "epochs": 2, "max_new_tokens": 4, "top_k": 0, "top_p": 1.0}
 PPO |= {"learning_rate": 1e-2, "value_learning_rate": 1e-2} | LORA | FILES
 TEXTS = LORA | FILES | {"max_new_tokens": 8, "batch_size": 2, "epochs": 1, "learning_rate": 1e-2}
 DEMONSTRATIONS = [Demonstration(p, f"{p[:5]} yes " * 8) for p in PROMPTS]
@@ -127,7 +127,8 @@ def steps_of(config: TrainConfig, given: Any) -> Seen:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_trainer, "accumulate_gradients", counted)
         trainer.train(PROMPTS, on_step)
-    assert numbers["1 kl"].abs().max() < 1e-4  # whatever was set, the policy starts as its reference
+    if config.top_k == 0:  # whatever else was set, the policy starts as its reference
+        assert numbers["1 kl"].abs().max() < 1e-4
     dropout = trainer.base.peft_model.peft_config["policy"].lora_dropout
     return Seen(numbers, {"passes": passes, "kept prompts": trainer.base.prompt_cache.nbytes, "dropout": dropout})
 
@@ -325,12 +326,13 @@ TRAIN = MODEL | RUN | {
     "max_new_tokens": seen(3, "1 action"),
     "temperature": seen(0.5, "1 action"),
     "top_k": seen(3, "1 action"),
-    "top_p": seen(0.5, "1 action"),
+    "top_p": seen(0.5, "1 action", top_k=258),
     # ---- reward and KL
     "reward": in_run("length_band", "reward parts"),
     "reward_timeout": in_run(7.0, "reward seconds", 7.0),
     "kl_coef": seen(0.5, "2 reward"),  # in the first step there is no distance to pay for
-    "kl_estimator": seen("k3", "2 kl"),
+    "kl_in": seen("both", "2 reward", kl_in="loss", kl_estimator="exact"),
+    "kl_estimator": both(*(seen(e, "1 policy", "2 kl", kl_in="loss", kl_estimator="k2") for e in ("k3", "exact"))),
     "adaptive_kl_target": seen(0.5, "2 reward", adaptive_kl_horizon=10),
     "adaptive_kl_horizon": seen(10, "2 reward", adaptive_kl_target=0.5),
     "stop_token_penalty": seen(1.0, "1 reward"),
