@@ -2,18 +2,25 @@
 
 import io
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 from rich.console import Console
 
 from burnish import InputError, RewardComputer, TrainConfig, terminal
 from burnish.config.reward_parts import unique_names
 from burnish.data import Prompt
+from burnish.errors import RewardFailedError
 from burnish.ppo_trainer.reward_computer import WeightedReward
 from burnish.rewards import rule, sources
+from burnish.rewards.isolated import IsolatedFunction
 from burnish.rewards.sources import HttpReward, HumanReward
 from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
@@ -429,3 +436,118 @@ def test_parts_that_cannot_be_are_refused(part, message):
 
 def test_a_single_word_is_still_a_reward():
     assert tiny_trainer(reward=None).config.reward_parts[0].name == "tldr"
+
+
+# ------------------------------------------------------------------------------------- functions, in their own process
+
+
+def _function(tmp_path, body, seconds=60.0, before=""):
+    """`f` of a file with this body."""
+    (tmp_path / "own.py").write_text(f"import os, re, sys, time\n{before}\ndef f(prompts, responses):\n    {body}\n")
+    return IsolatedFunction(f"{tmp_path}/own.py:f", seconds)
+
+
+def test_a_worker_that_holds_the_interpreter_ends_with_its_killed_trainer(tmp_path):
+    runaway = "open('pid', 'w').write(str(os.getpid())); re.match(r'(a+)+$', 'a' * 40 + 'b')"
+    _function(tmp_path, runaway)
+    script = "from burnish.rewards.isolated import IsolatedFunction as F; F('own.py:f')(['p'], ['r'])"
+    trainer = subprocess.Popen([sys.executable, "-P", "-c", script], cwd=tmp_path)
+    deadline = time.monotonic() + 60
+    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    worker = psutil.Process(int((tmp_path / "pid").read_text()))
+    try:
+        time.sleep(0.5)  # now it is inside the expression, where no other thread runs
+        trainer.kill()
+        trainer.wait()
+        worker.wait(timeout=10)
+    finally:
+        if worker.is_running():
+            worker.kill()
+    assert not worker.is_running()
+
+
+def test_a_worker_whose_trainer_is_gone_before_it_is_up_ends_at_once(tmp_path):
+    _function(tmp_path, "return [1.0]", before="time.sleep(1000)")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    command = [sys.executable, "-P", "-m", "burnish.rewards.worker", f"{tmp_path}/own.py:f", str(gone.pid)]
+    assert subprocess.run(command, timeout=60).returncode == 1
+
+
+def test_a_function_outlives_the_thread_that_first_called_it(tmp_path):
+    function = _function(tmp_path, "return [1.0] * len(responses)")
+    first = threading.Thread(target=function, args=(["p"], ["r"]))
+    first.start()
+    first.join()
+    time.sleep(0.5)  # Linux ends a process with the thread that started it
+    assert function(["p", "q"], ["r", "s"]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os.closerange(0, 100); time.sleep(1000)",  # the answer never comes, and the pipe is closed
+        "os.closerange(3, 100); time.sleep(1000)",
+    ],
+)
+def test_the_time_limit_holds_though_the_worker_closed_its_pipe(tmp_path, body):
+    function = _function(tmp_path, body, seconds=1.0)
+    function.start()
+    started = time.monotonic()
+    with pytest.raises(RewardFailedError, match="took more than 1 s"):
+        function(["p"], ["r"])
+    assert time.monotonic() - started < 20
+
+
+def test_the_time_limit_holds_while_the_question_is_written(tmp_path):
+    function = _function(tmp_path, "return [1.0] * len(responses)", seconds=1.0)
+    worker = function.start()._worker
+    os.kill(worker.pid, signal.SIGSTOP)  # it reads nothing, so a question larger than a pipe is never taken
+    started = time.monotonic()
+    with pytest.raises(RewardFailedError, match="took more than 1 s"):
+        function(["p"], ["r" * 10_000_000])
+    assert time.monotonic() - started < 20
+    assert function(["p"], ["r" * 10_000_000]) == [1.0]  # a large one as such is no trouble
+
+
+def test_a_function_may_close_or_read_its_standard_input(tmp_path):
+    function = _function(tmp_path, "found = sys.stdin.read(); os.close(0); return [len(found)] * len(responses)")
+    worker = function.start()._worker
+    assert function(["p"], ["r"]) == [0]
+    with pytest.raises(RewardFailedError, match=r"ValueError|OSError"):  # its own trouble, told as such
+        function(["p"], ["r"])
+    assert function._worker is worker
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(SECRET)", "raise KeyboardInterrupt(SECRET)", "raise ValueError(SECRET)"])
+@pytest.mark.parametrize("when", ["while the file is run", "while the function is called"])
+def test_however_a_reward_ends_it_is_told_without_secrets(tmp_path, monkeypatch, capfd, ending, when):
+    secret = "sk-'planted\"\\n<&>\u00e9"
+    monkeypatch.setenv("JUDGE_API_KEY", secret)
+    ending = ending.replace("SECRET", "os.environ['JUDGE_API_KEY']")
+    first, then = (ending, "return [1.0]") if when == "while the file is run" else ("", ending)
+    with pytest.raises(InputError, match=r"(SystemExit|KeyboardInterrupt|ValueError): \[JUDGE_API_KEY\]") as caught:
+        _function(tmp_path, then, before=first)(["p"], ["r"])
+    assert secret not in str(caught.value)
+    shown = capfd.readouterr()
+    assert "planted" not in shown.out + shown.err
+
+
+def test_an_error_that_cannot_say_what_it_is_costs_only_its_call(tmp_path):
+    mute = "class Mute(Exception):\n    def __str__(self): raise self\n"
+    function = _function(tmp_path, "raise Mute", before=mute)
+    with pytest.raises(RewardFailedError, match="failed with Mute"):
+        function(["p"], ["r"])
+
+
+def test_what_a_function_prints_never_stops_it(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    assert _function(tmp_path, "print('\u2192 \u4e2d'); return [1.0]")(["p"], ["r"]) == [1.0]
+    assert "\\u2192" in capfd.readouterr().err
+
+
+def test_a_function_that_python_knows_no_arguments_of_is_called_without_tokens(tmp_path):
+    (tmp_path / "own.py").write_text("from builtins import map as f\n")
+    function = IsolatedFunction(f"{tmp_path}/own.py:f")
+    assert not function.takes_tokens

@@ -44,7 +44,7 @@ def python_function(address: str) -> Callable[..., Sequence[Any]]:
     sys.path.insert(0, str(file.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself when it is run
         raise InputError(f"reward file {file} cannot be run: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)

@@ -1,11 +1,13 @@
-"""The process that a user's reward function runs in: `python -m burnish.rewards.worker file.py:name`.
+"""The process that a user's reward function runs in: `python -m burnish.rewards.worker file.py:name TRAINER`.
 
 A line of JSON in (prompts, responses, and their tokens if the function takes them), a line of JSON out. Whatever the
-function prints goes to stderr, so that it cannot be taken for an answer.
+function prints goes to stderr, so that it cannot be taken for an answer, and it has nothing to read. TRAINER is the
+process without which this one ends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import json
 import os
@@ -20,40 +22,75 @@ from burnish.data.records import Prompt
 from burnish.errors import BurnishError
 from burnish.rewards.sources import python_function
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
-def main(address: str) -> None:
+
+def main(address: str, trainer: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the trainer's, which finishes its step
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    _end_with(trainer)
+    questions = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # from now on stdout is stderr
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
     def answer(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
+    # Whatever the file or the function raises, sys.exit's SystemExit too, is told to the trainer, which takes secrets
+    # out; a traceback of this process would reach the terminal as it is.
     try:
         function = python_function(address)
-        takes_tokens = "tokens" in inspect.signature(function).parameters
     except BurnishError as error:
         answer({"error": str(error)})
         return
+    except BaseException as error:
+        answer({"error": f"reward file {address.rpartition(':')[0]} cannot be run: {_said(error)}"})
+        return
+    takes_tokens = _takes_tokens(function)
     answer({"takes_tokens": takes_tokens})
-    for line in sys.stdin:
+    for line in questions:
         question = json.loads(line)
         prompts = [Prompt(text, reference=reference) for text, reference in question["prompts"]]
         extra = (question["tokens"],) if takes_tokens else ()
         try:
             answer({"rewards": _plain(function(prompts, question["responses"], *extra))})
-        except Exception as error:
+        except BaseException as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            answer({"failed": f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"})
+            answer({"failed": f"{_said(error)} ({frame.filename}:{frame.lineno})"})
 
 
-def _leave_with(parent: int) -> None:
-    """A function that never returns must not outlive a trainer that was killed."""
-    while os.getppid() == parent:
+def _end_with(trainer: int) -> None:
+    """A function that never returns must not outlive a trainer that was killed, even if it lets no other thread run (a
+    runaway regular expression): on Linux the kernel ends it. It does so when the thread ends that started this process,
+    and a trainer that goes on without that thread starts another.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != trainer:  # it was gone before the kernel was asked
+        os._exit(1)
+    threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
+
+
+def _leave_with(trainer: int) -> None:
+    while os.getppid() == trainer:
         time.sleep(1.0)
     os._exit(1)
+
+
+def _takes_tokens(function: Any) -> bool:
+    try:
+        return "tokens" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # of some built-in functions nothing is known
+        return False
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:
+        return type(error).__name__
 
 
 def _plain(rewards: Any) -> Any:
@@ -65,4 +102,4 @@ def _plain(rewards: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))
