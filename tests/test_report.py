@@ -1,6 +1,8 @@
 """The report: self-contained, whatever the texts hold, and readable in a real browser at any width."""
 
+import html
 import json
+import math
 import re
 import shutil
 
@@ -10,8 +12,9 @@ from burnish import InputError
 from burnish.metrics import METRICS
 from burnish.report import report_page
 from burnish.report.charts import Chart, Line, nice_ticks, short
+from burnish.report.samples import spread_samples
 from burnish.runs import Run
-from burnish.safe_text import headline
+from burnish.safe_text import headline, without_secrets
 from burnish.stages.report import write_report
 from tiny import tiny_config
 
@@ -148,6 +151,93 @@ def test_chart_arithmetic():
     assert flat.low < 3.0 < flat.high
     assert nice_ticks(0.0, 1.0) == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert [short(v) for v in (0, 0.5, 1234.5, 1e-5, 12.34, -0.25)] == ["0", "0.5", "1234", "1e-5", "12.3", "-0.25"]
+
+
+@pytest.mark.parametrize("number", [500, 5000])
+def test_a_curve_has_no_more_points_than_its_chart_can_show_and_loses_no_peak(number):
+    values = [math.sin(step / 50) for step in range(number)]
+    values[number // 3], values[number // 2] = 9.0, -9.0  # a single step each
+    line = Line("a", [(step + 1, value) for step, value in enumerate(values)])
+    chart = Chart("t", "m", "h", "r", [line])
+    drawn = [tuple(map(float, point.split(","))) for point in re.findall(r"[ML](\S+)", chart.path(line))]
+    assert len(drawn) == number if number == 500 else number / 20 < len(drawn) <= 2 * 306 + 2
+    assert drawn == sorted(drawn, key=lambda p: p[0])
+    ends = [(chart.x(step), chart.y(value)) for step, value in (line.points[0], line.points[-1])]
+    assert [drawn[0], drawn[-1]] == [(round(x, 1), round(y, 1)) for x, y in ends]
+    heights = [y for _, y in drawn]
+    assert [min(heights), max(heights)] == [round(chart.y(9.0), 1), round(chart.y(-9.0), 1)]
+
+
+def test_a_chart_looks_at_its_points_a_fixed_number_of_times():
+    looks = []
+
+    class Points(list):
+        def __iter__(self):
+            looks.append(len(self))
+            return super().__iter__()
+
+    counts = []
+    for number in (100, 5000):
+        line = Line("a", Points((float(step), float(step % 7)) for step in range(number)))
+        chart = Chart("t", "m", "h", "r", [line], band=(1.0, 2.0))
+        looks.clear()
+        assert all((chart.path(line), chart.band_box, chart.x_ticks, chart.y_ticks))
+        counts.append(len(looks))
+    assert max(counts) < 10, counts
+
+
+def test_of_a_long_run_only_the_responses_that_are_shown_are_parsed(run, monkeypatch):
+    sample = run.read_lines("samples.jsonl")[0]
+    with (run.folder / "samples.jsonl").open("w") as out:
+        for step in range(1, 2001):
+            out.write(json.dumps(sample | {"step": step, "tokens": []}) + "\n")  # a response that ended at once
+            out.write(json.dumps(sample | {"step": step, "prompt": f"first of {step}"}) + "\n")
+            out.write(json.dumps(sample | {"step": step, "prompt": f"second of {step}"}) + "\n")
+        out.write('{"step": 2001, "prompt": "torn')
+    parsed = []
+    plainly = json.loads
+    monkeypatch.setattr("burnish.report.samples.json.loads", lambda text: parsed.append(text) or plainly(text))
+    chosen = spread_samples(run.folder / "samples.jsonl", 6)
+    assert [s["prompt"] for s in chosen] == [f"first of {n}" for n in (1, 401, 801, 1200, 1600, 2000)]
+    assert len(parsed) == 7  # and the last line, to see whether it is whole
+    assert re.findall(r"<b>step (\d+)</b>", report_page(run)) == ["2000", "1600", "1200", "801", "401", "1"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[1]\n", b'{"prompt": "x"}\n', b'{"step": 1, "tor\n'])
+def test_damaged_samples_are_told(run, content):
+    (run.folder / "samples.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=r"samples\.jsonl is damaged"):
+        report_page(run)
+
+
+@pytest.mark.parametrize(
+    "secret", ["open&sesame<now>", 'it\'s "said" so', "back\\slash\\n", "\u00e9t\u00e9-\u4e2d-12345"]
+)
+def test_a_secret_does_not_reach_the_page_in_any_form(run, monkeypatch, secret):
+    monkeypatch.setenv("JUDGE_API_KEY", secret)
+    # As files have it that were written before the variable was set, or that come from elsewhere.
+    rows = run.read_lines("samples.jsonl")
+    told = f"{secret} {secret!r} {json.dumps(secret)}"
+    changed = [row | {"prompt": told, "tokens": [told, *row["tokens"][1:]]} for row in rows]
+    (run.folder / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in changed))
+    (run.folder / "probes.jsonl").write_text(json.dumps({"step": 0, "prompt": told, "response": told}) + "\n")
+    verdict = run.read("verdict.json")
+    verdict |= {"sentence": told, "answers": [{"prompt": "x" * 125 + told, "start": told, "tuned": told}]}
+    (run.folder / "verdict.json").write_text(json.dumps(verdict))
+    settings = run.settings | {"system_prompt": told, "reward": [{"kind": "rule", "options": {"said": told}}]}
+    (run.folder / "config.yaml").write_text(json.dumps(settings))
+    page = write_report(run).read_text(encoding="utf-8")
+    read = html.unescape(page)
+    assert "[JUDGE_API_KEY]" in read
+    for form in (secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], repr([told])[2:-2], secret[:6]):
+        assert form not in read
+        assert form not in page
+
+
+def test_a_secret_that_begins_like_another_is_hidden_whole(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "open-sesame")
+    monkeypatch.setenv("B_TOKEN", "open-sesame-and-more")
+    assert without_secrets({"open-sesame-and-more": ["open-sesame!"]}) == {"[B_TOKEN]": ["[A_TOKEN]!"]}
 
 
 # ------------------------------------------------------------------------------------------------ in a real browser

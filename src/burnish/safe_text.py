@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY", re.IGNORECASE)
@@ -23,21 +25,34 @@ def without_secrets(value: Any) -> Any:
     """A text, or all texts in lists and mappings, without the values of environment variables that hold a token, key or
     password, however they got into it.
     """
-    secrets = {
-        secret.strip(): name
+    return hider()(value)
+
+
+def hider() -> Callable[[Any], Any]:
+    """What takes out the secrets that the environment holds now; for many texts, it is looked through only once."""
+    found = {
+        form: name
         for name, secret in os.environ.items()
         if len(secret.strip()) >= SHORTEST_SECRET and (name in secret_variables or SECRET_NAME.search(name))
+        for form in _written(secret.strip())
     }
-    return _redacted(value, secrets) if secrets else value
+    # The longest first: a secret that begins like another must not leave its end behind.
+    secrets = sorted(found.items(), key=lambda item: len(item[0]), reverse=True)
+    return (lambda value: _redacted(value, secrets)) if secrets else lambda value: value
 
 
-def _redacted(value: Any, secrets: dict[str, str]) -> Any:
+def _written(secret: str) -> set[str]:
+    """As it is, and as a message that quotes it in Python's or JSON's way has it."""
+    return {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+
+
+def _redacted(value: Any, secrets: Sequence[tuple[str, str]]) -> Any:
     if isinstance(value, dict):
-        return {key: _redacted(own, secrets) for key, own in value.items()}
+        return {_redacted(key, secrets): _redacted(own, secrets) for key, own in value.items()}
     if isinstance(value, list | tuple):
         return [_redacted(own, secrets) for own in value]
     if isinstance(value, str):
-        for secret, name in secrets.items():
+        for secret, name in secrets:
             if secret in value:
                 value = value.replace(secret, f"[{name}]")
     return value

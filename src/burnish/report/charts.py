@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 WIDTH, HEIGHT = 360.0, 150.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 10.0, 22.0
+COLUMNS = int(WIDTH - LEFT - RIGHT)
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Chart:
     def high(self) -> float:
         return self._range[1]
 
-    @property
+    @cached_property
     def _range(self) -> tuple[float, float]:
         """Of the data; the band alone never squeezes the curve flat."""
         values = [y for line in self.lines for _, y in line.points]
@@ -54,7 +56,7 @@ class Chart:
         pad = 0.06 * (high - low)
         return low - pad, high + pad
 
-    @property
+    @cached_property
     def _steps(self) -> tuple[float, float]:
         steps = [x for line in self.lines for x, _ in line.points]
         return min(steps), max(max(steps), min(steps) + 1)
@@ -69,9 +71,8 @@ class Chart:
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
     def path(self, line: Line) -> str:
-        return " ".join(
-            f"{'M' if i == 0 else 'L'}{self.x(x):.1f},{self.y(y):.1f}" for i, (x, y) in enumerate(line.points)
-        )
+        points = thinned(line.points, COLUMNS)
+        return " ".join(f"{'M' if i == 0 else 'L'}{self.x(x):.1f},{self.y(y):.1f}" for i, (x, y) in enumerate(points))
 
     @property
     def band_box(self) -> tuple[float, float] | None:
@@ -90,6 +91,21 @@ class Chart:
     def x_ticks(self) -> list[tuple[float, str]]:
         first, last = (math.floor(s) for s in self._steps)
         return [(self.x(s), str(s)) for s in sorted({first, (first + last) // 2, last})]
+
+
+def thinned(points: list[tuple[float, float]], columns: int) -> list[tuple[float, float]]:
+    """As many points as so many columns can show: where there are more, the lowest and the highest of each column, and
+    both ends of the curve."""
+    if len(points) <= 2 * columns:
+        return points
+    first, last = points[0][0], points[-1][0]
+    by_column: dict[int, list[tuple[float, float]]] = {}
+    for point in points:
+        by_column.setdefault(int(columns * (point[0] - first) / ((last - first) or 1)), []).append(point)
+    kept = {points[0], points[-1]}
+    for own in by_column.values():
+        kept |= {min(own, key=lambda p: p[1]), max(own, key=lambda p: p[1])}
+    return sorted(kept)
 
 
 def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:

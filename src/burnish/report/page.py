@@ -14,9 +14,10 @@ from burnish.errors import InputError
 from burnish.evaluation import comparison
 from burnish.metrics import METRICS
 from burnish.report.charts import Chart, Line, series, short
+from burnish.report.samples import spread_samples
 from burnish.runs import Run
 from burnish.sa_pairs import COLUMNS
-from burnish.safe_text import headline, visible
+from burnish.safe_text import headline, hider, visible
 from burnish.verdict import who_won
 
 SHOWN_RESPONSES = 6
@@ -95,10 +96,14 @@ def report_page(run: Run) -> str:
     rows = run.read_lines("metrics.jsonl")
     if not rows:
         raise InputError(f"{run.folder} has no finished step yet, so there is nothing to report")
-    verdict = run.read("verdict.json") if (run.folder / "verdict.json").is_file() else None
+    # Secrets are taken out of what the page is made of: escaped for HTML, they would not be recognised any more.
+    hide = hider()
+    verdict = hide(run.read("verdict.json")) if (run.folder / "verdict.json").is_file() else None
+    settings = hide(run.settings)
+    samples = hide(spread_samples(run.folder / "samples.jsonl", SHOWN_RESPONSES))
     environment = Environment(
         autoescape=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # not markup, which is escaped already
+        finalize=lambda value: visible(hide(value)) if type(value) is str else value,  # markup is escaped already
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -112,11 +117,11 @@ def report_page(run: Run) -> str:
         who_won=who_won(verdict) if verdict else [],
         answers=_answers(verdict) if verdict else [],
         charts=_charts(rows),
-        responses=_responses(run.read_lines("samples.jsonl"), _subtracted_means(rows, run.settings)),
-        probes=_probes(run.read_lines("probes.jsonl")),
+        responses=_responses(samples, _subtracted_means(rows, settings)),
+        probes=_probes(hide(run.read_lines("probes.jsonl"))),
         shades={key: (COLUMN_NAMES[key], *texts) for key, texts in SHADES.items()},
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in COLUMN_NAMES},
-        settings={k: v for k, v in run.settings.items() if v is not None},
+        settings={k: v for k, v in settings.items() if v is not None},
         steps=len(rows),
         minutes=minutes(int(sum(r.get("seconds", 0.0) for r in rows))),
     )
@@ -152,13 +157,8 @@ def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> d
 
 
 def _responses(samples: list[dict[str, Any]], subtracted: dict[int, float]) -> list[Response]:
-    """Of the logged responses, one of each of some steps, first and last among them."""
-    by_step = {s["step"]: s for s in reversed(samples) if s.get("tokens")}  # the first of each step wins
-    steps = sorted(by_step)
-    count = min(SHOWN_RESPONSES, len(steps))
-    chosen = [steps[round(k * (len(steps) - 1) / max(count - 1, 1))] for k in range(count)]
-    # The last step first: it is what one wants to see.
-    return [_response(by_step[step], subtracted.get(step, 0.0)) for step in reversed(chosen)]
+    """The last step first: it is what one wants to see."""
+    return [_response(sample, subtracted.get(sample["step"], 0.0)) for sample in reversed(samples)]
 
 
 def _response(sample: dict[str, Any], subtracted: float) -> Response:

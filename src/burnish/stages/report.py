@@ -10,13 +10,12 @@ from burnish.disk import write_whole
 from burnish.errors import InputError, is_disk_full
 from burnish.report import report_page
 from burnish.runs import Run
-from burnish.safe_text import without_secrets
 
 
 def write_report(run: Run, target: str | Path | None = None) -> Path:
     """Writes the page beside the run's other files, or where it is wanted."""
     page = Path(target) if target else run.path("report.html")
-    text = without_secrets(report_page(run))
+    text = report_page(run)
     try:
         _write(page, text)
     except OSError as error:
