@@ -836,14 +836,13 @@ def test_r12_a_number_that_is_none_in_training_names_its_response(monkeypatch, m
 
 def test_r12_models_that_an_update_ruined_are_not_saved(zygote, folder):
     settings = (
-        "learning_rate=1e30",
         "max_kl=null",
         "target_kl_stop=null",
         "save_every=1",
         "mini_batch_size=4",
         "epochs=1",
     )
-    outcome = zygote.run(folder, "train", "config.yaml", "run_name=ruined", *settings)
+    outcome = zygote.run(folder, "train", "config.yaml", "run_name=ruined", *settings, ruinous=True)
     assert outcome.code == 5, outcome.text
     assert "the updates of step 1 ruined the" in outcome.text
     run = folder / "runs" / "ruined"
@@ -859,7 +858,7 @@ def test_r12_nor_is_a_supervised_model_that_an_update_ruined(zygote, folder):
         "model_name: model\ndemonstrations: ruinous.jsonl\nnum_eval_prompts: 2\nlora_r: 4\nbatch_size: 4\nepochs: 1\n"
     )
     for name, saves in (("often", "save_every=1"), ("at-the-end", "save_every=0")):
-        outcome = zygote.run(folder, "sft", "sft.yaml", f"run_name={name}", "learning_rate=1e30", saves)
+        outcome = zygote.run(folder, "sft", "sft.yaml", f"run_name={name}", saves, ruinous=True)
         assert outcome.code == 5, outcome.text
         run = folder / "runs" / name
         assert not list((run / "checkpoints").glob("step-*"))
@@ -898,7 +897,7 @@ def test_r12_a_supervised_stage_names_the_row():
 def test_r12_the_batch_is_kept_and_the_last_good_checkpoint_named(zygote, folder):
     settings = ("run_name=wild", "max_kl=null", "save_every=1")
     assert zygote.run(folder, "train", "config.yaml", *settings, kill_at=11).code == -9  # in step 4
-    outcome = zygote.run(folder, "train", "config.yaml", *settings, "learning_rate=1e30")
+    outcome = zygote.run(folder, "train", "config.yaml", *settings, ruinous=True)
     assert outcome.code == 5, outcome.text
     assert "Traceback" not in outcome.text
     run = folder / "runs" / "wild"

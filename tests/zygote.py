@@ -80,6 +80,18 @@ def arm(kill_at: int | None, where: str, number: int) -> None:
         Run.append = bomb(Run.append)
 
 
+def ruin_updates() -> None:
+    """Updates so large as no learning rate that a config may have makes them."""
+    plainly = torch.optim.AdamW.step
+
+    def step(self, *arguments):
+        for group in self.param_groups:
+            group["lr"] = 1e30
+        return plainly(self, *arguments)
+
+    torch.optim.AdamW.step = step
+
+
 def child(order: dict) -> None:
     os.chdir(order["folder"])
     for number, name in ((1, order["stdout"]), (2, order["stderr"])):
@@ -88,6 +100,8 @@ def child(order: dict) -> None:
     sys.argv = ["burnish", *order["arguments"]]
     code = 0
     try:
+        if order.get("ruinous"):
+            ruin_updates()
         arm(order.get("kill_at"), order.get("where", "log"), order.get("signal", signal.SIGKILL))
         cli.main()
     except SystemExit as end:

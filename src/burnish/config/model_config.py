@@ -25,9 +25,9 @@ class ModelConfig(BaseModel):
     # ---- model
     model_name: str = "Qwen/Qwen3-0.6B-Base"
     """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
-    lora_r: int = Field(16, ge=1)
+    lora_r: int = Field(16, ge=1, le=65_536)
     """Rank of the adapters. Usual 8-64; a higher rank can learn more and costs memory."""
-    lora_alpha: int = Field(32, ge=1)
+    lora_alpha: int = Field(32, ge=1, le=1_000_000)
     """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
     lora_dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
@@ -50,19 +50,19 @@ class ModelConfig(BaseModel):
     """Give prompts as a user's message through the tokenizer's chat template. Set it for instruct models."""
     system_prompt: str | None = None
     """System message for the chat template; without it the template's own default is used."""
-    max_new_tokens: int = Field(10, ge=1)
+    max_new_tokens: int = Field(10, ge=1, le=10_000_000)
     """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it."""
 
     # ---- the machine and the dice
     seed: int = Field(0, ge=0, lt=2**31)
     """Sampling, data order and initialisation all follow from it."""
-    prompt_cache_mb: int = Field(1024, ge=0)
+    prompt_cache_mb: int = Field(1024, ge=0, le=10**9)
     """Memory for the base's reading of prompts that may come back in a later step (response scope). Usual: what the
     machine can spare; with room for all prompts each is read once in the whole run."""
-    micro_batch_size: int | None = Field(None, ge=1)
+    micro_batch_size: int | None = Field(None, ge=1, le=10**9)
     """Most responses in one forward and backward pass. Unset: as many as activation_mb allows. Changes memory and
     speed, never the result."""
-    activation_mb: int = Field(512, ge=1)
+    activation_mb: int = Field(512, ge=1, le=10**9)
     """Memory for what one training pass keeps until its gradients are computed; the micro-batch is chosen from it.
     Usual: 256-4096. Changes memory and speed, never the result."""
 

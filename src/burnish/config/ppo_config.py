@@ -22,12 +22,12 @@ class PPOConfig(ModelConfig):
     needs a reward of kind `model`."""
 
     # ---- generation
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=0.001, le=1000)
     """Sampling temperature, applied when scoring too. Usual 0.7-1.0; lower explores less."""
-    top_k: int = Field(50, ge=0)
+    top_k: int = Field(50, ge=0, le=4096)
     """Keep the k most likely tokens, 0 for all. Usual 20-100; small sets read better and make the policy's head cheap.
     The reference always counts with its whole vocabulary: text it would not sample costs its full KL."""
-    top_p: float = Field(0.95, gt=0, le=1)
+    top_p: float = Field(0.95, ge=0.001, le=1)
     """Keep the smallest set of tokens with this probability, 1 for all. Usual 0.9-1; lower explores less. Below 1 it
     needs top_k: the sets are stored, and must not grow without bound."""
 
@@ -35,10 +35,10 @@ class PPOConfig(ModelConfig):
     reward: str | list[RewardPart] = "tldr"
     """What is learned: a rule's name, a Python function as `file.py:name`, the folder of a reward model, or a list of
     weighted parts of several kinds (docs/rewards.md)."""
-    reward_timeout: float = Field(60.0, gt=0)
+    reward_timeout: float = Field(60.0, gt=0, le=1_000_000)
     """Seconds that a Python reward function may take for a batch. One that takes longer is stopped, asked again, and
     then asked for each response alone; what still fails is left out of the step."""
-    kl_coef: float = Field(0.1, ge=0)
+    kl_coef: float = Field(0.1, ge=0, le=1000)
     """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
     kl_in: Literal["reward", "loss", "both"] = "reward"
     """Where the KL is charged. `reward`: on every token, with the estimator k1, which acts on the token itself and on
@@ -48,12 +48,12 @@ class PPOConfig(ModelConfig):
     """What is charged for a token, with d = logprob - ref_logprob. In the reward: `k1` = d. In the loss: `exact`, the
     whole sum over the vocabulary, `k2` = d^2/2 or `k3` = exp(-d) - 1 + d. In both: `exact`. Any other pair of place and
     estimator has the wrong gradient and is refused (docs/design.md)."""
-    adaptive_kl_target: float | None = Field(None, gt=0)
+    adaptive_kl_target: float | None = Field(None, ge=1e-6, le=1e6)
     """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10."""
-    adaptive_kl_horizon: int = Field(10_000, ge=1)
+    adaptive_kl_horizon: int = Field(10_000, ge=1, le=10**9)
     """Responses over which the adaptive kl_coef may change by 20 %. Usual: those of 10-100 steps. Smaller reacts
     faster."""
-    stop_token_penalty: float = Field(0.0, ge=0)
+    stop_token_penalty: float = Field(0.0, ge=0, le=1e6)
     """Subtracted from the score of a response without a stop token. Usual 0-1; raises the share that finishes."""
 
     # ---- credit
@@ -71,36 +71,36 @@ class PPOConfig(ModelConfig):
     """Scale advantages to mean 0 and variance 1 over the batch's real tokens. Steadies the step size."""
 
     # ---- update
-    steps: int = Field(100, ge=1)
+    steps: int = Field(100, ge=1, le=10**9)
     """PPO steps of the run: each is one rollout and its updates. Usual 10-1000; the learning rates decay over
     them."""
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(32, ge=1, le=10**9)
     """Responses per PPO step. Usual 16-512. Larger: less noise; decoding grows slower than linearly."""
-    epochs: int = Field(4, ge=1)
+    epochs: int = Field(4, ge=1, le=10_000)
     """Passes over each rollout. Usual 1-4; more reuse the data harder and move the policy further."""
-    mini_batch_size: int | None = Field(None, ge=1)
+    mini_batch_size: int | None = Field(None, ge=1, le=10**9)
     """Responses per optimizer step; must divide batch_size. Usual: batch_size, or a part of it down to an eighth.
     Smaller: more and noisier updates per rollout. Unset: the whole rollout."""
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: float = Field(1e-5, gt=0, le=1)
     """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 1e-3."""
-    value_learning_rate: float = Field(1e-4, gt=0)
+    value_learning_rate: float = Field(1e-4, gt=0, le=1)
     """Value model learning rate. Usual: one to ten times the policy's."""
     lr_schedule: Literal["linear", "constant"] = "linear"
     """`linear` decays both learning rates to 0 over `steps`."""
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
     """PPO's clip: how far a token's probability ratio may move before it earns nothing more. Usual 0.1-0.3."""
-    value_clip: float | None = Field(0.2, gt=0)
+    value_clip: float | None = Field(0.2, gt=0, le=1e6)
     """How far a value may move from the rollout's in one step before its loss stops counting; null for no limit.
     Usual 0.2, in the reward's units; smaller is steadier and slower."""
-    value_warmup_steps: int = Field(0, ge=0)
+    value_warmup_steps: int = Field(0, ge=0, le=10**9)
     """First steps that train the value model only. 1-3 keep a bad critic from steering the policy."""
-    target_kl_stop: float | None = Field(0.2, gt=0)
+    target_kl_stop: float | None = Field(0.2, gt=0, le=1e6)
     """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.2; null for no
     limit."""
-    max_kl: float | None = Field(2.0, gt=0)
+    max_kl: float | None = Field(2.0, gt=0, le=1e6)
     """Stops a run whose policy is further than this from the reference, in nats per token, three steps in a row.
     Healthy runs stay below 1; null for no limit."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, le=1e6)
     """Gradients are scaled down to this norm, policy and value apart. Usual 0.5-1; lower tames rare large updates."""
 
     def broken_rules(self) -> list[str]:

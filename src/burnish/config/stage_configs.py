@@ -28,14 +28,14 @@ class RunFiles(BaseModel):
     skip_bad: bool = False
     """Leave out rows that cannot be used, prompts that do not fit the context among them, and count them, instead of
     stopping."""
-    num_eval_prompts: int = Field(16, ge=0)
+    num_eval_prompts: int = Field(16, ge=0, le=10**9)
     """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
     held-out data has a file of its own, nor for bundled texts, which bring their own split."""
-    save_every: int = Field(10, ge=0)
+    save_every: int = Field(10, ge=0, le=10**9)
     """Steps between checkpoints, 0 for none by steps. A killed run loses at most this many."""
-    save_minutes: float = Field(10.0, gt=0)
+    save_minutes: float = Field(10.0, gt=0, le=1e6)
     """Minutes after which a checkpoint is due, however few steps were made."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(2, ge=1, le=10**9)
     """How many of the last checkpoints stay; the best one stays too."""
     run_dir: str = "runs"
     """Folder that run folders are created in."""
@@ -69,7 +69,7 @@ class TrainConfig(PPOConfig, RunFiles):
     eval_reward: str | list[RewardPart] | None = None
     """A second reward that training does not see (written like `reward`): the verdict compares by it too, so that a
     model which only learned to please its reward is found out."""
-    samples_per_step: int = Field(2, ge=0)
+    samples_per_step: int = Field(2, ge=0, le=10**9)
     """Responses per step that are written to samples.jsonl with all their per-token columns."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Also send every step's metrics to this tracker. Each is installed apart: pip install tensorboard (or wandb,
@@ -83,15 +83,15 @@ class TrainConfig(PPOConfig, RunFiles):
 class SupervisedConfig(ModelConfig, RunFiles):
     """Training on texts that people wrote or judged."""
 
-    max_new_tokens: int = Field(128, ge=1)
+    max_new_tokens: int = Field(128, ge=1, le=10_000_000)
     """Longest answer, in tokens. Longer ones are cut: they lose their end, and what only the end shows."""
-    epochs: int = Field(2, ge=1)
+    epochs: int = Field(2, ge=1, le=10_000)
     """Passes over the data. Usual 1-3; more fit it harder."""
-    batch_size: int = Field(16, ge=1)
+    batch_size: int = Field(16, ge=1, le=10**9)
     """Rows per optimizer step. Usual 8-64."""
-    learning_rate: float = Field(2e-4, gt=0)
+    learning_rate: float = Field(2e-4, gt=0, le=1)
     """Peak learning rate: reached after a tenth of the updates, then decaying linearly to 0. Usual 1e-4 to 1e-3."""
-    max_grad_norm: float = Field(1.0, gt=0)
+    max_grad_norm: float = Field(1.0, gt=0, le=1e6)
     """Gradients are scaled down to this norm. Usual 0.5-1."""
 
 
@@ -115,7 +115,7 @@ class RewardModelConfig(SupervisedConfig):
     """Held-out preferences. Without it, `num_eval_prompts` prompts are set aside."""
     sft: str | None = None
     """Folder of an SFT run: the reward model starts from its adapter, and scores are centred on its answers."""
-    num_centring_prompts: int = Field(32, ge=0)
+    num_centring_prompts: int = Field(32, ge=0, le=10**9)
     """Training prompts that the start model answers when training is done, so that its mean score becomes 0 and the
     spread 1. 0 uses the training answers instead."""
 
