@@ -1,9 +1,176 @@
 """Rough input: names, paths, numbers and terminals that nobody planned for end in a sentence, never in a traceback."""
 
-import pytest
+import io
+import json
+import shutil
+import time
 
-from burnish import InputError, PPOConfig
-from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
+import pytest
+import yaml
+from rich.console import Console
+
+from burnish import InputError, PPOConfig, terminal
+from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_train_config
+from torments import Zygote, make_workplace
+
+FOREIGN = "\u6570\u5b57 \u2192 \u0142 \U0001f408"  # in neither ASCII nor Latin-1
+LONG = "x" * 300
+PATHS = ("run_dir", "prompts", "eval_prompts", "model_name", "sft", "reward", "eval_reward")
+TERMINALS = {
+    "utf-8": {},
+    "latin-1": {"PYTHONIOENCODING": "latin-1"},
+    "C": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+}
+
+
+@pytest.fixture(scope="module")
+def zygotes(tmp_path_factory):
+    """A prepared process for each kind of terminal, made when it is first needed."""
+    made = {}
+
+    def zygote(kind="utf-8"):
+        if kind not in made:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in TERMINALS[kind].items():
+                    patch.setenv(name, value)
+                made[kind] = Zygote(tmp_path_factory.mktemp(kind))
+        return made[kind]
+
+    yield zygote
+    for zygote in made.values():
+        zygote.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = make_workplace(tmp_path_factory.mktemp("rough"))
+    rows = [
+        {"prompt": f"number {i}: {FOREIGN}", "completion": FOREIGN, "chosen": FOREIGN, "rejected": "no"}
+        for i in range(14)
+    ]
+    for name in ("prompts", "feedback"):
+        (place / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = {"model_name": "model", "num_eval_prompts": 4, "batch_size": 4, "epochs": 1, "lora_r": 4}
+    for name, data in (("sft", "demonstrations"), ("reward", "preferences")):
+        (place / f"{name}.yaml").write_text(yaml.safe_dump(settings | {data: "feedback.jsonl", "max_new_tokens": 30}))
+    model = {"model_name": "model", "max_new_tokens": 4, "lora_r": 4}
+    ppo = {"prompts": "feedback.jsonl", "reward": "judge.py:score", "steps": 1, "batch_size": 4, "num_eval_prompts": 4}
+    sft = {"demonstrations": "feedback.jsonl", "epochs": 1, "num_eval_prompts": 4}
+    (place / "pipeline.yaml").write_text(yaml.safe_dump({"model": model, "sft": sft, "ppo": ppo}))
+    return place
+
+
+def ends_well(zygote, folder, *arguments):
+    outcome = zygote.run(folder, *arguments)
+    assert outcome.code == 0, outcome.text
+    assert "Traceback" not in outcome.err
+    return outcome.out
+
+
+# ---------------------------------------------------------------------------------------------------------- terminals
+
+
+@pytest.mark.parametrize("kind", ["latin-1", "C"])
+def test_a_terminal_that_lacks_letters_ends_no_command(zygotes, folder, kind):
+    zygote, run = zygotes(kind), f"runs/{kind}"
+    out = ends_well(zygote, folder, "train", "config.yaml", f"run_name={kind}", "steps=2")
+    assert "\\u6570\\u5b57" in out.replace("\n", "")  # a letter's number instead of the letter
+    assert (folder / run / "result.json").is_file()
+    ends_well(zygote, folder, "eval", run)
+    ends_well(zygote, folder, "generate", run, "number 3:")
+    ends_well(zygote, folder, "report", run)
+    assert FOREIGN in (folder / run / "report.html").read_text(encoding="utf-8")
+    ends_well(zygote, folder, "reward", "reward.yaml", f"run_name=reward-{kind}")
+    shutil.copytree(folder / run, folder / "runs" / FOREIGN, dirs_exist_ok=True)
+    ends_well(zygote, folder, "runs")
+    missing = zygote.run(folder, "train", "config.yaml", f"prompts={FOREIGN}.jsonl")
+    assert (missing.code, "Traceback" in missing.err) == (2, False), missing.text
+
+
+def test_what_moves_in_a_terminal_uses_only_letters_that_it_has():
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # which raises on any other
+    console = Console(file=screen, force_terminal=True)
+    with terminal.busy(console, "loading model[/x]"), terminal.StepProgress(Console(file=screen, quiet=True), 3):
+        time.sleep(0.3)
+    with terminal.updates(console, "SFT", 3) as on_update:
+        on_update({"update": 1, "loss": 0.5})
+    screen.flush()
+    assert b"loading model[/x]" in screen.buffer.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------- names and paths
+
+
+def test_markup_in_names_is_shown_as_it_is(zygotes, folder):
+    zygote, place = zygotes(), "old[/x][bold] :cat:s"
+    named = f"run_dir={place}"
+    for stage in ("sft", "reward"):
+        assert place in " ".join(ends_well(zygote, folder, stage, f"{stage}.yaml", named, "run_name=" + stage).split())
+    (folder / "[b]odd.py").write_text("def score(prompts, responses):\n    return [len(r) for r in responses]\n")
+    shutil.copytree(folder / "model", folder / "model[/x]", dirs_exist_ok=True)
+    rules = "[{kind: rule, name: regex, options: {pattern: '[/x]'}}, {kind: python, function: '[b]odd.py:score'}]"
+    settings = ("config.yaml", named, "run_name=ppo", "model_name=model[/x]", f"reward={rules}", f"sft={place}/sft")
+    out = " ".join(ends_well(zygote, folder, "train", *settings, "steps=1").split())
+    assert f'burnish generate {place}/ppo "your prompt"' in out
+    assert f"Run folder: {place}/ppo" in out
+    run = f"{place}/ppo"
+    assert f"{run} is finished" in ends_well(zygote, folder, "train", *settings, "steps=1")
+    assert "Changed: steps" in ends_well(zygote, folder, "train", *settings, "steps=2")
+    changed = ends_well(zygote, folder, "resume", run, "steps=3", f"reward={rules.replace('[/x]', '[/y]')}")
+    assert "'pattern': '[/y]'" in " ".join(changed.split())
+    ends_well(zygote, folder, "generate", run, "[/x] :cat:")
+    ends_well(zygote, folder, "diff", run, f"{place}/sft")
+    for command in ("eval", "checkpoints", "verify"):
+        ends_well(zygote, folder, command, run)
+    assert f"{run}/report.html" in ends_well(zygote, folder, "report", run)
+    assert "ppo" in ends_well(zygote, folder, "runs", place)
+    shutil.rmtree(folder / run / "checkpoints")
+    assert f"{run} has no checkpoints" in ends_well(zygote, folder, "checkpoints", run)
+    assert f"Report, with credit token by token: {place}/all" in ends_well(
+        zygote, folder, "pipeline", "pipeline.yaml", named, "run_name=all"
+    )
+    assert f"done already ({place}/all/ppo)" in ends_well(
+        zygote, folder, "pipeline", "pipeline.yaml", named, "run_name=all"
+    )
+
+
+def test_control_characters_in_names_are_not_obeyed(zygotes, folder):
+    out = ends_well(zygotes(), folder, "train", "config.yaml", "run_dir=a\x1b[31mb", "run_name=x", "steps=1")
+    assert "\x1b" not in out
+    assert "a[31mb/x" in out
+    refused = zygotes().run(folder, "train", "a\x1b[31mb.yaml")
+    assert (refused.code, "\x1b[31mb" in refused.err) == (2, False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["train", "config.yaml", "run_name=x", f"{key}={LONG}"] for key in ("run_dir", "prompts", "eval_prompts")),
+        *(
+            ["train", "config.yaml", "run_name=x", f"{key}={LONG}"]
+            for key in ("model_name", "sft", "reward", "eval_reward")
+        ),
+        *([command, LONG] for command in ("train", "report", "runs", "resume", "checkpoints", "verify", "eval")),
+        ["generate", LONG, "x"],
+        ["diff", LONG, "x"],
+        ["demo", "--task", "sentiment", "--run-dir", LONG],
+    ],
+    ids=lambda arguments: " ".join(a[:20] for a in arguments),
+)
+def test_a_name_too_long_for_the_disk_is_told(zygotes, folder, arguments):
+    outcome = zygotes().run(folder, *arguments)
+    assert outcome.code == 2, outcome.text
+    assert "Traceback" not in outcome.err
+    assert LONG in outcome.text
+    assert "File name too long" in outcome.text
+
+
+@pytest.mark.parametrize("text", ['"a\\0b"', '"a\\ud800b"'])
+def test_text_that_no_file_can_hold_is_refused(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(f"prompts: p.txt\nrun_dir: {text}\n")
+    with pytest.raises(InputError, match="run_dir: this is no text that a file can hold"):
+        load_train_config(tmp_path / "c.yaml")
+
 
 # ---------------------------------------------------------------------------------------------------------- numbers
 
@@ -21,6 +188,11 @@ def test_a_number_that_no_one_can_mean_is_refused_with_its_range(key, value):
     with pytest.raises(InputError, match=f"{key}: Input should be (greater|less) than or equal to") as caught:
         PPOConfig(**{key: value})
     assert f"(got {value!r})" in str(caught.value)
+
+
+def test_more_layers_than_any_model_has_are_refused():
+    with pytest.raises(InputError, match="lora_layers: takes `all`, a number of top layers"):
+        PPOConfig(lora_layers=10**30)
 
 
 @pytest.mark.parametrize("kind", [TrainConfig, SFTConfig, RewardModelConfig])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import io
 import logging
 import os
 import platform
@@ -26,7 +28,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 3 run folder in use, 4 no usable checkpoint, "
     "5 diverged, 6 memory or disk, 130 Ctrl-C, 143 SIGTERM.",
 )
-console = Console()
+console = Console(emoji=False)  # text is shown as it is, `:cat:` too
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,6 +51,7 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="do what the config of a run asks for that you did not make here; it is told")
 ]
 TAKES_OVERRIDES = {"ignore_unknown_options": True}
+UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @app.command()
@@ -160,7 +163,9 @@ def evaluate(
     run: Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")],
     best_of: Annotated[
         int | None,
-        typer.Option(min=1, help="answers of the start model to choose the best from; default: as last time, or 4"),
+        typer.Option(
+            min=1, max=10_000, help="answers of the start model to choose the best from; default: as last time, or 4"
+        ),
     ] = None,
     ask: Annotated[int, typer.Option(min=0, help="blind comparisons for you to make; kept as preferences")] = 0,
     trust: Trust = False,
@@ -184,7 +189,7 @@ def report(
 
     page = write_report(Run.open(run), output)
     if page.is_file():  # on a terminal or in a pipe, the page itself says enough
-        console.print(f"{page}", highlight=False, soft_wrap=True)
+        console.print(_safe(str(page)), highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -235,7 +240,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="the prompt, as in training (a chat template is added if it was on)")],
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer; default: as in training")] = None,
     sample: Annotated[bool, typer.Option(help="draw with the run's temperature, top-k and top-p")] = False,
-    seed: Annotated[int, typer.Option(help="for --sample")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="for --sample")] = 0,
     trust: Trust = False,
 ) -> None:
     """The base model's answer beside the tuned model's: the most likely one, or a drawn one with --sample."""
@@ -279,12 +284,13 @@ def env() -> None:
     rows["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
     rows["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     for name, value in rows.items():
-        console.print(f"{name:14}{value}", highlight=False)
+        console.print(_safe(f"{name:14}{value}"), highlight=False)
 
 
 def _starting() -> AbstractContextManager[object]:
     """A spinner while torch is imported; nothing if nobody looks at a terminal."""
-    return console.status("starting") if console.is_terminal else nullcontext()
+    spinner = "line" if console.options.ascii_only else "dots"
+    return console.status("starting", spinner=spinner) if console.is_terminal else nullcontext()
 
 
 def _version(package: str) -> str:
@@ -296,34 +302,38 @@ def _version(package: str) -> str:
 
 def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and an exit code, never in a traceback."""
-    from burnish.errors import BurnishError, ResourceError, StoppedError, is_disk_full
+    from burnish.errors import BurnishError, InputError, ResourceError, StoppedError, is_disk_full
 
+    _print_whatever_comes()
     _quiet_libraries()
     warnings.showwarning = _show_warning
     warnings.filterwarnings("always", category=UserWarning, module=r"burnish\b")  # each response that is left out
     try:
         app()
     except BurnishError as error:
-        mark = "" if isinstance(error, StoppedError) else "[red]error:[/red] "
-        Console(stderr=True).print(f"{mark}{_safe(str(error))}", highlight=False, soft_wrap=True)
+        _tell(str(error), "" if isinstance(error, StoppedError) else "error:")
         sys.exit(error.exit_code)
     except OSError as error:
-        if not is_disk_full(error):
+        if is_disk_full(error):
+            _tell("the disk is full; make room and try again")
+            sys.exit(ResourceError.exit_code)
+        if error.errno not in UNUSABLE_PATH or not isinstance(error.filename, str | bytes):
             raise
-        Console(stderr=True).print("[red]error:[/red] the disk is full; make room and try again", highlight=False)
-        sys.exit(ResourceError.exit_code)
+        _tell(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+        sys.exit(InputError.exit_code)
+    except UnicodeEncodeError as error:  # a file's name: what is printed is printed whatever comes
+        _tell(f"{error.object!r} has letters that are not {error.encoding}; set PYTHONUTF8=1, or choose another name")
+        sys.exit(InputError.exit_code)
     except (RuntimeError, MemoryError) as error:
         from burnish.guards import is_out_of_memory
 
         if not is_out_of_memory(error):
             raise
-        Console(stderr=True).print(
-            "[red]error:[/red] memory ran out; end other programs, or choose a smaller model", highlight=False
-        )
+        _tell("memory ran out; end other programs, or choose a smaller model")
         sys.exit(ResourceError.exit_code)
     except SystemExit as end:
         if end.code == 130:
-            Console(stderr=True).print("interrupted")
+            _tell("interrupted", "")
         raise
 
 
@@ -334,8 +344,20 @@ def _safe(text: str) -> str:
     return escape(visible(without_secrets(text)))
 
 
+def _tell(message: str, mark: str = "error:", colour: str = "red") -> None:
+    mark = f"[{colour}]{mark}[/{colour}] " if mark else ""
+    Console(stderr=True, emoji=False).print(f"{mark}{_safe(message)}", highlight=False, soft_wrap=True)
+
+
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    Console(stderr=True).print(f"[yellow]warning:[/yellow] {_safe(str(message))}", highlight=False, soft_wrap=True)
+    _tell(str(message), "warning:", "yellow")
+
+
+def _print_whatever_comes() -> None:
+    """A terminal that lacks a letter shows its number instead; no run ends for want of a letter."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _quiet_libraries() -> None:

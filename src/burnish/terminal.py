@@ -35,6 +35,11 @@ def plain(text: str) -> str:
     return escape(visible(without_secrets(text)))
 
 
+def spinner_for(console: Console) -> str:
+    """One whose signs the terminal has."""
+    return "line" if console.options.ascii_only else "dots"
+
+
 _moving: list[Progress] = []  # what redraws itself on the screen right now
 
 
@@ -64,9 +69,9 @@ def paused() -> Iterator[None]:
 @contextmanager
 def busy(console: Console, what: str) -> Iterator[None]:
     """A spinner with the seconds, for work of unknown length; nothing if nobody looks at a terminal."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(spinner_for(console)), TextColumn("{task.description}"), TimeElapsedColumn())
     with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
-        progress.add_task(what, total=None)
+        progress.add_task(plain(what), total=None)
         yield
 
 
@@ -151,7 +156,7 @@ class StepProgress:
 def memory_table(rows: list[tuple[str, float, str]]) -> Table:
     table = Table("role", "MB", "what", box=None, header_style="dim", padding=(0, 2, 0, 0))
     for role, megabytes, what in rows:
-        table.add_row(role, f"{megabytes:.0f}", what)
+        table.add_row(plain(role), f"{megabytes:.0f}", plain(what))
     return table
 
 

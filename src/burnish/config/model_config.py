@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -74,6 +75,8 @@ class ModelConfig(BaseModel):
             raise ValueError("this key is not a yes or no")
         if value == "None":
             raise ValueError("for nothing, write null")
+        if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
+            raise ValueError("this is no text that a file can hold")
         return value
 
     @field_validator("lora_layers", "lora_target_modules")
@@ -81,7 +84,7 @@ class ModelConfig(BaseModel):
     def _names_something(cls, value: Any) -> Any:
         if (
             value == []
-            or (isinstance(value, int) and value < 1)
+            or (isinstance(value, int) and not 1 <= value <= 10**6)
             or (isinstance(value, list) and any(isinstance(v, int) and v < 0 for v in value))
         ):
             raise ValueError("nothing to adapt")

@@ -234,7 +234,7 @@ def _ask_in_terminal(prompt: str, response: str) -> str:
 
     from burnish.terminal import paused, plain
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     with paused():  # a progress line would wipe the question away
         console.print(f"\n[dim]{plain(prompt)}[/dim]\n{plain(response)}", highlight=False)
         return console.input("score: ")

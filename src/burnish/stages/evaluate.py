@@ -70,7 +70,7 @@ def evaluate_run(
             trainer = PPOTrainer(config)
             load_adapter(trainer.base, "policy", run.policy_folder)
         verdict = verdict_of(console, trainer, run, prompts, best_of or _best_of_before(run), ask, choose)
-    console.print(verdict.sentence, highlight=False)
+    console.print(terminal.plain(verdict.sentence), highlight=False)
     return verdict
 
 

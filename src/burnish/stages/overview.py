@@ -58,13 +58,13 @@ def show_difference(console: Console, a: str, b: str) -> None:
     for key in dict.fromkeys([*settings[0], *settings[1]]):
         values = [s.get(key, "-") for s in settings]
         if values[0] != values[1] and key not in ("run_dir", "run_name"):
-            table.add_row(key, *(plain(str(v)) for v in values))
+            table.add_row(plain(key), *(plain(str(v)) for v in values))
     if not table.rows:
         table.add_row("settings", "the same", "the same")
     table.add_section()
     results = [_numbers(run) for run in runs]
     for key in dict.fromkeys([*results[0], *results[1]]):
-        table.add_row(key, *(f"{r[key]:.3f}" if key in r else "-" for r in results))
+        table.add_row(plain(key), *(f"{r[key]:.3f}" if key in r else "-" for r in results))
     for row in zip(("outcome",), *((outcome_of(run),) for run in runs), strict=True):
         table.add_row(*map(plain, row))
     console.print(table)

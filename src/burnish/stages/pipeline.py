@@ -72,7 +72,8 @@ def _run_stages(config: PipelineConfig, data: _Data, console: Console, stop: Sto
     started = time.perf_counter()
     done = _stages_done(config, data, from_step)
     for name in done:
-        console.print(f"{name}: done already ({config.folder / name})", highlight=False, soft_wrap=True)
+        already = terminal.plain(f"{name}: done already ({config.folder / name})")
+        console.print(already, highlight=False, soft_wrap=True)
     prompts_read = PromptCache(config.ppo.prompt_cache_mb * 2**20)  # one frozen base: what a stage read, all have read
 
     place, splits, bad = config.folder, data.splits, data.num_bad
@@ -94,7 +95,7 @@ def _run_stages(config: PipelineConfig, data: _Data, console: Console, stop: Sto
     run = Run.open(config.folder / "ppo")
     page = write_report(run)
     console.print(f"\nAll stages: {minutes(round(time.perf_counter() - started))} minutes.", highlight=False)
-    console.print(f"Report, with credit token by token: {page}", highlight=False, soft_wrap=True)
+    console.print(terminal.plain(f"Report, with credit token by token: {page}"), highlight=False, soft_wrap=True)
     return run
 
 

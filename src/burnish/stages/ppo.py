@@ -88,7 +88,7 @@ def run_ppo(
             before, after = both_scored(before, after)
             verdict = conclude(console, trainer, run, before, after, best_of)
             console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
-            console.print(verdict.sentence, highlight=False)
+            console.print(terminal.plain(verdict.sentence), highlight=False)
         seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
         run.write(
             "result.json",
@@ -102,7 +102,7 @@ def run_ppo(
             },
         )
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
-    console.print(how_to_use(run, config, trainer.base.invocation), highlight=False, soft_wrap=True)
+    console.print(terminal.plain(how_to_use(run, config, trainer.base.invocation)), highlight=False, soft_wrap=True)
     return run
 
 
@@ -252,7 +252,8 @@ def _announce(
         f"{config.steps} PPO steps of {config.batch_size} responses, {len(prompts.train)} prompts; each step makes "
         f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model"
         f"{', fewer of the policy where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
-        f"Adapters act on the {config.adapter_scope}, reward: {trainer.reward_computer.name}. Run folder: {run.folder}",
+        f"Adapters act on the {config.adapter_scope}, reward: {terminal.plain(trainer.reward_computer.name)}. "
+        f"Run folder: {terminal.plain(str(run.folder))}",
         highlight=False,
     )
     if trainer.base.tokenizer.pad_token_id is None:

@@ -19,6 +19,7 @@ from burnish.stages import reward, sft
 from burnish.stages.pipeline import resume_pipeline
 from burnish.stages.ppo import run_ppo
 from burnish.stages.trusted import all_deeds, ask_for_trust
+from burnish.terminal import plain
 
 CONFIGS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward": RewardModelConfig, "ppo": TrainConfig}
 
@@ -62,9 +63,10 @@ def show_checkpoints(console: Console, folder: str) -> list[Checkpoint]:
     found = Checkpoints(run.folder / "checkpoints").all()
     for checkpoint in found:
         size = f"{checkpoint.nbytes / 2**20:.1f} MB"
-        table.add_row(f"{checkpoint.step}", size, "no" if checkpoint.problem else "yes", checkpoint.problem or "")
+        verifies = "no" if checkpoint.problem else "yes"
+        table.add_row(f"{checkpoint.step}", size, verifies, plain(checkpoint.problem or ""))
     if not found:
-        console.print(f"{run.folder} has no checkpoints.", highlight=False)
+        console.print(plain(f"{run.folder} has no checkpoints."), highlight=False)
         return found
     console.print(table)
     return found

@@ -62,7 +62,7 @@ def _judge_pairs(console: Console, trainer: RewardTrainer, pairs: Split[Preferen
         report = reward_report(pairs.train, pairs.held_out, chosen, rejected, trainer.spread)
     console.print(_report_table(report))
     _print_mistakes(console, report)
-    console.print(report.verdict, highlight=False)
+    console.print(terminal.plain(report.verdict), highlight=False)
     return {"report": report.as_dict(), "verdict": report.verdict}
 
 
@@ -71,7 +71,7 @@ def _judge_scores(console: Console, trainer: RewardTrainer, scored: Split[Scored
         return {}
     given = trainer.scores(prompts_of(scored.held_out), [s.response for s in scored.held_out])
     report = score_report(scored.held_out, given)
-    console.print(report.verdict, highlight=False)
+    console.print(terminal.plain(report.verdict), highlight=False)
     return report.as_dict() | {"verdict_on_scores": report.verdict}
 
 

@@ -24,6 +24,7 @@ from burnish.errors import DivergedError, InputError, NoCheckpointError, Resourc
 from burnish.guards import StopSignals, is_out_of_memory
 from burnish.kept import keep
 from burnish.runs import Run
+from burnish.terminal import plain
 from burnish.training_state import compare_identity, fingerprint_of_texts
 
 # What makes a run this run. Anything else may be changed when it goes on, and is told.
@@ -79,7 +80,7 @@ class Saving:
             step, state = found
             refuse_another_run(self.run, state.value("config"), self.config)  # config.yaml may have been edited
             for difference in compare_identity(state.value("identity"), identity):
-                self.console.print(difference, highlight=False)
+                self.console.print(plain(difference), highlight=False)
             restore(state)
             self._saver.resume(state)
         else:
@@ -101,7 +102,7 @@ class Saving:
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
         if from_step is not None:
             return from_step, self.checkpoints.load(from_step)
-        found = self.checkpoints.latest(lambda message: self.console.print(message, highlight=False))
+        found = self.checkpoints.latest(lambda message: self.console.print(plain(message), highlight=False))
         if found is None and self.run.is_complete:
             raise NoCheckpointError(f"{self.run.folder} is finished and has no checkpoint to go on from")
         return found
@@ -241,7 +242,7 @@ def open_run(
                 f"another run_name, or go on from one of its checkpoints: burnish resume {run.folder} --from STEP ..."
             )
     for change in changes.values():
-        console.print(f"Changed: {change}", highlight=False)
+        console.print(plain(f"Changed: {change}"), highlight=False)
     return run, False
 
 
@@ -276,7 +277,7 @@ def finished_meanwhile(console: Console, run: Run, was_complete: bool) -> bool:
 
 
 def say_finished(console: Console, run: Run) -> None:
-    console.print(f"{run.folder} is finished; there is nothing left to do.", highlight=False, soft_wrap=True)
+    console.print(plain(f"{run.folder} is finished; there is nothing left to do."), highlight=False, soft_wrap=True)
 
 
 def texts_of_split(data: Split[Any]) -> Iterator[str]:

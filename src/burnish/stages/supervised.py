@@ -82,7 +82,7 @@ def run_supervised(
             console.print(terminal.data_table(table))
         updates = trainer.trainer.num_updates(len(data.train))
         size = f"{count(updates, 'update')}, {config.batch_size} {stage.unit} each"
-        console.print(f"{stage.name}: {size}. Run folder: {run.folder}", highlight=False)
+        console.print(terminal.plain(f"{stage.name}: {size}. Run folder: {run.folder}"), highlight=False)
         identity = identity_of(trainer.base, (stage.role,), texts_of_split(data))
         done = saving.begin(trainer.trainer.sound_state, trainer.trainer.restore, identity, from_step)
         keep_prompts(run, data)
@@ -98,7 +98,7 @@ def run_supervised(
         run.save_adapter(trainer.model)
         result = {"updates": updates, "data": tables} | stage.conclude(console, trainer, data, before)
         run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.facts)
-    console.print(stage.how_to_use(run), highlight=False, soft_wrap=True)
+    console.print(terminal.plain(stage.how_to_use(run)), highlight=False, soft_wrap=True)
     return run
 
 
