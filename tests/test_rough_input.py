@@ -10,7 +10,10 @@ import yaml
 from rich.console import Console
 
 from burnish import InputError, PPOConfig, terminal
+from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig, load_train_config
+from burnish.data import Prompt
+from tiny import tiny_tokenizer
 from torments import Zygote, make_workplace
 
 FOREIGN = "\u6570\u5b57 \u2192 \u0142 \U0001f408"  # in neither ASCII nor Latin-1
@@ -170,6 +173,57 @@ def test_text_that_no_file_can_hold_is_refused(tmp_path, text):
     (tmp_path / "c.yaml").write_text(f"prompts: p.txt\nrun_dir: {text}\n")
     with pytest.raises(InputError, match="run_dir: this is no text that a file can hold"):
         load_train_config(tmp_path / "c.yaml")
+
+
+# ----------------------------------------------------------------------------------------------------- chat templates
+
+BODY = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+REFUSES_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+ALTERNATES = (
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}"
+)
+
+
+def encoder_with(template, system_prompt=None):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    return PromptEncoder(tokenizer, 256, 8, chat_template=True, system_prompt=system_prompt)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (REFUSES_SYSTEM + BODY, "refuses a system message: System role not supported; leave system_prompt out"),
+        ("{{ nothing.at.all }}", "chat template cannot be used: .*undefined.*; set chat_template: false"),
+        ("{% if %}", "chat template cannot be used: "),
+        ("{{ 'a' + 1 }}", "chat template cannot be used: "),
+        ("{{ 1 // 0 }}", "chat template cannot be used: "),
+    ],
+)
+def test_a_chat_template_that_cannot_be_used_is_told_once(template, message):
+    with pytest.raises(InputError, match=message):
+        encoder_with(template, "Be brief.")
+
+
+def test_a_chat_that_its_template_refuses_is_told_by_its_place():
+    encoder = encoder_with(ALTERNATES + BODY)
+    twice = Prompt("a b", "file.jsonl:7", messages=[{"role": "user", "content": c} for c in "ab"])
+    assert encoder.try_encode("alone")[1] is None
+    with pytest.raises(InputError, match=r"file.jsonl:7 is refused by the model's chat template: roles must alternate"):
+        encoder.encode(["alone", twice])
+
+
+def test_a_template_without_system_messages_ends_a_run_in_a_sentence(zygotes, folder):
+    shutil.copytree(folder / "model", folder / "strict", dirs_exist_ok=True)
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = REFUSES_SYSTEM + BODY
+    tokenizer.save_pretrained(folder / "strict")
+    outcome = zygotes().run(
+        folder, "train", "config.yaml", "model_name=strict", "chat_template=true", "system_prompt=Be brief."
+    )
+    assert (outcome.code, "Traceback" in outcome.err) == (2, False), outcome.text
+    assert "refuses a system message: System role not supported" in outcome.text
 
 
 # ---------------------------------------------------------------------------------------------------------- numbers

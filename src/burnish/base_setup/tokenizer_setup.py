@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jinja2 import TemplateError
+
 from burnish.data import problem_with
 from burnish.data.records import count, some_of
 from burnish.errors import InputError
@@ -24,6 +26,8 @@ class PromptEncoder:
         self.system_prompt = system_prompt
         if chat_template and not tokenizer.chat_template:
             raise InputError("chat_template is on, but this model's tokenizer has none; set chat_template: false")
+        if chat_template:
+            self._try_template()
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids per prompt. Empty, blank and too long prompts are refused, by number."""
@@ -46,7 +50,11 @@ class PromptEncoder:
         problem = problem_with(prompt)
         if problem is None and getattr(prompt, "messages", None) is not None and not self.chat_template:
             problem = "is a chat; set chat_template: true"
-        ids = [] if problem else self._tokens_of(prompt)
+        ids: list[int] = []
+        try:
+            ids = [] if problem else self._tokens_of(prompt)
+        except _RefusedError as error:
+            problem = f"is refused by the model's chat template: {error}. It begins: {prompt[:60]!r}"
         if len(ids) > self.max_prompt_tokens:
             problem = (
                 f"has {len(ids)} tokens; with max_new_tokens {self.max_new_tokens} the model's context of "
@@ -81,8 +89,33 @@ class PromptEncoder:
             messages.insert(0, {"role": "system", "content": self.system_prompt})
         return self._templated(messages, add_generation_prompt=True)
 
+    def _try_template(self) -> None:
+        """A template that takes no message at all, or no system message, is told once and not for every prompt."""
+        try:
+            self._templated([{"role": "user", "content": "x"}], add_generation_prompt=False)
+        except _RefusedError as error:
+            raise InputError(f"the model's chat template cannot be used: {error}; set chat_template: false") from None
+        if self.system_prompt is None:
+            return
+        messages = [{"role": "system", "content": self.system_prompt}, {"role": "user", "content": "x"}]
+        try:
+            self._templated(messages, add_generation_prompt=True)
+        except _RefusedError as error:
+            raise InputError(
+                f"the model's chat template refuses a system message: {error}; leave system_prompt out, and put its "
+                "text into the prompts"
+            ) from None
+
     def _templated(self, messages: list[dict[str, str]], add_generation_prompt: bool) -> list[int]:
-        encoded = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=add_generation_prompt, return_dict=True
-        )
+        try:
+            encoded = self.tokenizer.apply_chat_template(
+                messages, add_generation_prompt=add_generation_prompt, return_dict=True
+            )
+        # A template is a program that comes with the model: it refuses in words, or fails on what it was not made for.
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise _RefusedError(str(error) or type(error).__name__) from None
         return list(encoded["input_ids"])
+
+
+class _RefusedError(Exception):
+    """What a chat template says to messages that it does not take."""
