@@ -50,6 +50,14 @@ def test_hosted_trackers_get_numbers_steps_and_one_identity(run, library, name):
     assert options == {"step": 4}
 
 
+def test_hosted_trackers_get_no_secrets(tmp_path, library, monkeypatch):
+    calls = library("wandb")
+    monkeypatch.setenv("JUDGE_API_KEY", "open-sesame")
+    chatty = tiny_config(chat_template=True, system_prompt="Say open-sesame.")
+    open_tracker("wandb", Run.new(tmp_path, "chatty").begin(chatty))
+    assert calls[0][2]["config"]["system_prompt"] == "Say [JUDGE_API_KEY]."
+
+
 def test_a_tracker_that_does_not_start_ends_in_a_sentence(run, library):
     def no_key(**_):
         raise RuntimeError("no API key")

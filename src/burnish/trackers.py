@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from burnish.errors import InputError
 from burnish.metrics import METRICS
 from burnish.runs import Run
+from burnish.safe_text import without_secrets
 
 
 class Tracker(Protocol):
@@ -45,7 +46,8 @@ class Hosted:
         self._library = importlib.import_module(library)
         more = {"id": _kept_id(run)} if library == "wandb" else {}  # trackio knows a run by its name
         try:
-            self._library.init(project="burnish", name=run.name, config=run.settings, resume="allow", **more)
+            settings = without_secrets(run.settings)
+            self._library.init(project="burnish", name=run.name, config=settings, resume="allow", **more)
         except Exception as error:  # no account, no network, and whatever else they have
             raise InputError(f"tracker: {library} does not start: {error}") from None
 
