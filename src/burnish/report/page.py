@@ -100,7 +100,7 @@ def report_page(run: Run) -> str:
     hide = hider()
     verdict = hide(run.read("verdict.json")) if (run.folder / "verdict.json").is_file() else None
     settings = hide(run.settings)
-    samples = hide(spread_samples(run.folder / "samples.jsonl", SHOWN_RESPONSES))
+    samples = hide(spread_samples(run.path("samples.jsonl"), SHOWN_RESPONSES))
     environment = Environment(
         autoescape=True,
         finalize=lambda value: visible(hide(value)) if type(value) is str else value,  # markup is escaped already
