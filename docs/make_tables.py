@@ -155,6 +155,22 @@ def kl_charge(results: dict[str, Any]) -> str:
     return table(header, rows)
 
 
+def kl_learning(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{r['way']}",
+            f"{r['seed']}",
+            f"{r['before']:.3f}",
+            "**{:.3f}** ± {:.3f}".format(*r["after"]),
+            "{:.1f} ± {:.1f}".format(*r["kl"]),
+            f"{r['seconds']:.1f}",
+        ]
+        for r in sorted(results["rows"], key=lambda r: r["way"] != "k1 in the reward")
+    ]
+    header = ["the KL is charged as", "seed", "reward before", "after", "KL after (nats)", "seconds a step"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
 def beside(results: dict[str, Any]) -> str:
     rows = []
     for spin, own in results["medians"].items():
@@ -248,7 +264,19 @@ def pipeline(results: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     f.__name__: f
-    for f in (vs_trl, step_profile, scaling, time_to_reward, tricks, on_paper, torture, reward_model, kl_charge, beside)
+    for f in (
+        vs_trl,
+        step_profile,
+        scaling,
+        time_to_reward,
+        tricks,
+        on_paper,
+        torture,
+        reward_model,
+        kl_charge,
+        kl_learning,
+        beside,
+    )
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from burnish import PPOTrainer
 from burnish.base_setup import BaseSetup
 from burnish.config import TrainConfig
 from burnish.data import Split, load_split
@@ -49,6 +50,31 @@ def test_the_model_is_adopted_with_any_number_of_threads(threads):
         BaseSetup(sentiment_config())
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_through_and_tells_the_samplers_gap(dtype):
+    """Two steps: what the format rounds away is reported and does not stop the run; the start is the reference."""
+    config = sentiment_config(
+        steps=2,
+        batch_size=4,
+        mini_batch_size=2,
+        epochs=2,
+        max_new_tokens=6,
+        lora_layers=4,
+        dtype=dtype,
+        top_k=0,
+        top_p=1.0,
+    )
+    trainer = PPOTrainer(config)
+    prompts = load_split("prompts", config.prompts)[0].train[:4]
+    first, second = (trainer.ppo_step(prompts) for _ in range(2))
+    assert first["kl"] == pytest.approx(0.0, abs=1e-3)  # both are scored by the same kind of pass
+    assert second["kl"] > 1e-3
+    limit = {"bfloat16": 0.2, "float16": 0.03}[dtype]
+    for step in (first, second):
+        assert 0 <= step["sampler_gap"] < limit
+        assert step["first_ratio_error"] < 10 * limit
 
 
 PREDICT = """
