@@ -57,6 +57,8 @@ ppo:
   steps: 3
   batch_size: 8
   epochs: 1
+  top_k: 0
+  top_p: 1.0
   learning_rate: 0.003
 best_of: 2
 run_dir: runs

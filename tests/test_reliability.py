@@ -144,7 +144,7 @@ def test_r2_the_same_seed_twice_is_the_same_run(zygote, folder, whole):
     assert zygote.run(folder, "train", "config.yaml", "run_name=twin").code == 0
     assert state_hash(folder / "runs" / "twin") == state_hash(whole)
     assert log_of(folder / "runs" / "twin") == log_of(whole)
-    assert zygote.run(folder, "train", "config.yaml", "run_name=other", "seed=1").code == 0
+    assert zygote.run(folder, "train", "config.yaml", "run_name=other", "seed=2").code == 0
     assert state_hash(folder / "runs" / "other") != state_hash(whole)
 
 
@@ -183,7 +183,7 @@ def test_r3_from_an_earlier_checkpoint(zygote, folder, whole):
 def test_r3_a_kill_while_an_earlier_checkpoint_is_taken_up(zygote, folder, whole, kill_at):
     """It may not look finished with half of its logs."""
     run = copy_of(whole, f"back-{kill_at}")
-    outcome = zygote.run(folder, "resume", run, "--from", "2", kill_at=kill_at, where="file")
+    outcome = zygote.run(folder, "resume", run, "--from", "4", kill_at=kill_at, where="file")
     assert outcome.code == -9, outcome.text
     assert not (run / "result.json").exists() or log_of(run) == log_of(whole)
     assert zygote.run(folder, "resume", run).code == 0
@@ -289,7 +289,7 @@ def test_r5_other_data_and_another_model_are_refused(zygote, folder):
         tiny_model().save_pretrained(folder / "model")
     outcome = zygote.run(folder, "train", "config.yaml", "run_name=same", "seed=7")
     assert outcome.code == 2
-    assert "seed: 0 -> 7" in outcome.text
+    assert "seed: 1 -> 7" in outcome.text
     config = run / "config.yaml"
     before = config.read_text()
     assert zygote.run(folder, "resume", run, "learning_rate=0.5", "--from", "77").code == 4
@@ -915,7 +915,7 @@ def test_r12_the_batch_is_kept_and_the_last_good_checkpoint_named(zygote, folder
 
 
 def test_r13_a_runaway_policy_is_stopped(zygote, folder):
-    run = ("train", "config.yaml", "steps=60", "kl_coef=0", "learning_rate=0.1", "max_kl=0.05")
+    run = ("train", "config.yaml", "steps=60", "kl_coef=0", "learning_rate=0.1", "max_kl=0.05", "top_k=0", "top_p=1")
     outcome = zygote.run(folder, *run, "run_name=runaway")
     assert outcome.code == 5, outcome.text
     assert "runs away from its reference. Lower learning_rate" in outcome.text

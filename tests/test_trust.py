@@ -406,7 +406,7 @@ def test_no_link_is_followed_where_nobody_looked_before(tmp_path):
 
 
 def test_no_adapter_is_saved_or_loaded_through_a_link(tmp_path):
-    trainer, elsewhere = tiny_trainer(), tmp_path / "elsewhere"
+    trainer, elsewhere = tiny_trainer(adapter_scope="sequence"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     run = Run.new(tmp_path, "run").begin(trainer.config)
     (run.folder / "adapters").mkdir()

@@ -40,6 +40,7 @@ value_learning_rate: 0.001
 adaptive_kl_target: 1.0
 save_every: 2
 samples_per_step: 1
+seed: 1
 """
 JUDGE = "def score(prompts, responses):\n    return [sum(map(ord, r)) % 10 / 10 for r in responses]\n"
 
