@@ -15,7 +15,7 @@ def said(**own):
 
 
 def test_waiting_threads_spin_briefly_from_before_torch_is_imported():
-    assert said() == ["False", "3000"]
+    assert said() == ["False", "1000"]
 
 
 @pytest.mark.parametrize(("own", "spin"), [({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")])
@@ -27,4 +27,4 @@ def test_the_command_line_says_it_before_it_imports_torch():
     code = "import burnish.cli, sys, os; print('torch' in sys.modules, os.environ['GOMP_SPINCOUNT'])"
     environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout
-    assert out.split() == ["False", "3000"]
+    assert out.split() == ["False", "1000"]

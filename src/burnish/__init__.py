@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 # undisturbed step next to nothing (docs/performance.md). OpenMP reads this when torch is imported, so it is set before
 # that. What the user has set stays.
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-    os.environ["GOMP_SPINCOUNT"] = "3000"
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 _NAMES_IN = {
     "advantage": ["GAEAdvantage", "ReturnCalculator", "TDError"],
