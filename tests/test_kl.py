@@ -7,13 +7,14 @@ import torch
 from torch import tensor
 
 import known_optimum
-from burnish import PPOConfig, maths
-from burnish.errors import ConfigError
+from burnish import InputError, PPOConfig, PPOTrainer, maths
+from burnish.errors import ConfigError, DivergedError
+from burnish.guards import SamplerGapGuard
 from burnish.models import Sampler, sampling
 from burnish.models.sampling import against_reference, kl_of_states
 from burnish.sa_pairs import SAPairs
 from burnish.training import PolicyLoss
-from tiny import PROMPTS, tiny_trainer
+from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
 
 def test_exact_kl_by_hand():
@@ -128,6 +129,32 @@ def test_the_kl_is_charged_where_the_config_says(place, estimator):
     charged = pairs["reward"][before_the_last]
     expected = torch.zeros_like(charged) if place == "loss" else -10.0 * pairs["kl"][before_the_last]
     torch.testing.assert_close(charged, expected)
+
+
+def test_the_exact_kl_in_the_loss_needs_pairs_with_the_references_states():
+    trainer = tiny_trainer(kl_in="loss", kl_estimator="exact")
+    rows = trainer.ppo_step(PROMPTS)["sa_pairs"].to_dicts()
+    with pytest.raises(InputError, match="carry no states of the reference"):
+        trainer.model_trainer.train_policy_model(rows)
+
+
+def test_a_gap_that_the_format_does_not_explain_stops_before_the_update():
+    guard = SamplerGapGuard(torch.bfloat16)
+    guard.check(0.03)
+    with pytest.warns(UserWarning, match=r"grown from 0\.03 to 0\.15"):
+        guard.check(0.15)
+    with pytest.raises(DivergedError, match="sampling and training disagree"):
+        guard.check(0.3)
+    SamplerGapGuard(torch.float32).check(None)  # one set of numbers: no gap
+
+
+def test_a_step_in_half_precision_checks_the_gap_before_it_trains():
+    trainer = PPOTrainer(tiny_config(), count_vowels, tiny_model().to(torch.bfloat16), tiny_tokenizer())
+    before = [p.detach().clone() for p in trainer.policy.parameters()]
+    trainer.sampler_gap_guard.limit = 1e-9
+    with pytest.raises(DivergedError, match="sampling and training disagree"):
+        trainer.ppo_step(PROMPTS)
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ a known optimum

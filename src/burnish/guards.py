@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from burnish.errors import BurnishError, DivergedError
+from burnish.errors import DivergedError
 from burnish.sa_pairs import SAPairs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -103,7 +103,7 @@ class SamplerGapGuard:
     explains, and warns once where they drift apart. `gap` is the mean distance of their log-probabilities.
     """
 
-    # Logits are of the order of 20, and the format rounds them to steps of 2^-4 (bfloat16) or 2^-7 (float16).
+    # Logits are of the order of 20, and the format rounds them by up to 2^-4 (bfloat16) or 2^-7 (float16).
     LIMITS: ClassVar = {torch.bfloat16: 0.2, torch.float16: 0.03}
     GROWTH = 3.0
 
@@ -115,7 +115,7 @@ class SamplerGapGuard:
         if gap is None:
             return
         if gap > self.limit:
-            raise BurnishError(
+            raise DivergedError(
                 f"sampling and training disagree: their log-probabilities differ by {gap:.2g} on average, which the "
                 f"number format does not explain (limit {self.limit:g}). Set dtype: float32, or look for what differs "
                 "between the two"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from burnish.disk import folder_to_disk, free_name, to_disk
+from burnish.disk import folder_to_disk, free_name, fresh_folder, to_disk
 from burnish.runs import LOGS, RESULTS, Run, lines_of, step_of
 
 
@@ -16,12 +16,11 @@ def keep(run: Run, step: int) -> Path | None:
     The copy is whole, and on the disk, before anything of the run changes.
     """
     scratch = run.path(".writing-left")
-    shutil.rmtree(scratch, ignore_errors=True)  # of a process that was killed
     later = {name: [row for row in run.read_lines(name) if step_of(row) > step] for name in LOGS}
     finished = any(run.path(name).is_file() for name in RESULTS)
     if not finished and not any(step_of(row) > 0 for rows in later.values() for row in rows):
         return None
-    scratch.mkdir()
+    fresh_folder(scratch)
     if finished:
         _copy(run, scratch)
     else:

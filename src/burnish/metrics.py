@@ -38,9 +38,10 @@ METRICS: dict[str, Metric] = {
         "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
     ),
     "kl": Metric(
-        "KL(policy || reference) per response in nats: at each token the exact KL of the distribution that was sampled "
-        "from to the reference's whole distribution, summed over the response, then the mean over responses.",
-        "grows slowly from its start (0, or with top-k and top-p what they cut off: about -log top_p a token); 1-15",
+        "KL of the policy to the reference per response in nats: at each token the exact KL of the distribution that "
+        "was sampled from to the reference's whole distribution, summed over the response, then the mean over them.",
+        "grows slowly from its start (0, or with top-k and top-p what they cut off: about -log top_p a token); 1-15 "
+        "above that",
         "far above 20: the text is leaving the reference, look at the samples",
     ),
     "kl_coef": Metric("Price of one nat in this step.", "constant, or drifting with a target", "rises without end"),
@@ -67,7 +68,7 @@ METRICS: dict[str, Metric] = {
         "below 0 after 10 steps: the critic misleads; use value_warmup_steps or a higher value_learning_rate",
     ),
     "policy_loss": Metric(
-        "Mean PPO-clip loss over the step's updates. 0 in warm-up steps.",
+        "Mean PPO-clip loss over the step's updates, with the KL where `kl_in` charges it there. 0 in warm-up steps.",
         "small, around 0",
         "its size says little; look at `reward`",
     ),
@@ -116,10 +117,8 @@ def step_metrics(sa_pairs: SAPairs, rewards: list[Any], kl_coef: float) -> dict[
     score = scores_as_tensor(rewards, mask)
     score = score.sum(1) if score.dim() == 2 else score  # [B]
     advantage = sa_pairs["advantage"][mask]
-    gap = {}
-    if "sampler_logprob" in sa_pairs:
-        gap["sampler_gap"] = float(masked_mean((sa_pairs["logprob"] - sa_pairs["sampler_logprob"]).abs(), mask))
-    return gap | {
+    gap = sampler_gap(sa_pairs)
+    return ({} if gap is None else {"sampler_gap": gap}) | {
         "reward": float(score.mean()),
         "reward_std": float(score.std(correction=0)),
         "kl": float(sa_pairs["exact_kl"].sum(1).mean()),
@@ -133,6 +132,13 @@ def step_metrics(sa_pairs: SAPairs, rewards: list[Any], kl_coef: float) -> dict[
         "advantage_std": float(advantage.std(correction=0)),
         "explained_variance": float(explained_variance(sa_pairs["value"], sa_pairs["returns"], mask)),
     }
+
+
+def sampler_gap(sa_pairs: SAPairs) -> float | None:
+    """Mean distance of the sampler's log-probabilities from a training pass's; None where they are the same ones."""
+    if "sampler_logprob" not in sa_pairs:
+        return None
+    return float(masked_mean((sa_pairs["logprob"] - sa_pairs["sampler_logprob"]).abs(), sa_pairs.mask))
 
 
 def metrics_page() -> str:

@@ -55,7 +55,9 @@ COLUMNS: dict[str, Column] = {
     "kl": Column(
         "kl", "distance to the reference, as it is charged (`kl_estimator`)", "KLDivergence.add_kl_to_sa_pairs"
     ),
-    "reward": Column("reward", "-kl_coef * kl, plus the score", "RewardAdjuster.adjust_rewards_with_kl"),
+    "reward": Column(
+        "reward", "-kl_coef * kl (0 with `kl_in: loss`), plus the score", "RewardAdjuster.adjust_rewards_with_kl"
+    ),
     "value": Column("value", "V(s), predicted before the action", "ValueAdder.add_values_to_sa_pairs"),
     "td_error": Column("td_error", "r + gamma * V(s') - V(s)", "TDError.compute_td_errors"),
     "advantage": Column("advantage", "GAE, before whitening", "GAEAdvantage.compute_gae_advantages"),

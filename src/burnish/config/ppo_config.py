@@ -43,13 +43,16 @@ class PPOConfig(ModelConfig):
     kl_in: Literal["reward", "loss", "both"] = "reward"
     """Where the KL is charged. `reward`: on every token, with the estimator k1, which acts on the token itself and on
     those before it. `loss`: as a term of the policy's loss, in the reward's units; it acts on each token's own state
-    only. `both`: the exact KL in the loss for a token's own state, and in the reward for the tokens before it."""
+    only. `both`: the exact KL in the loss for a token's own state, and in the reward for the tokens before it. In the
+    loss, the exact KL is the policy's before top-k and top-p, so that tokens outside the kept set are pulled too."""
     kl_estimator: Literal["k1", "k2", "k3", "exact"] = "k1"
     """What is charged for a token, with d = logprob - ref_logprob. In the reward: `k1` = d. In the loss: `exact`, the
     whole sum over the vocabulary, `k2` = d^2/2 or `k3` = exp(-d) - 1 + d. In both: `exact`. Any other pair of place and
     estimator has the wrong gradient and is refused (docs/design.md)."""
     adaptive_kl_target: float | None = Field(None, ge=1e-6, le=1e6)
-    """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10."""
+    """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10, and above what top-k and
+    top-p cut off by themselves (about -log top_p a token): a lower target cannot be met, and kl_coef would only
+    rise."""
     adaptive_kl_horizon: int = Field(10_000, ge=1, le=10**9)
     """Responses over which the adaptive kl_coef may change by 20 %. Usual: those of 10-100 steps. Smaller reacts
     faster."""
@@ -129,7 +132,8 @@ class PPOConfig(ModelConfig):
             )
         if self.kl_in != "reward" and self.whiten_rewards:
             broken.append(
-                "kl_in: loss prices the KL in the reward's units, which whiten_rewards changes; use one of them"
+                f"kl_in: {self.kl_in} prices the KL in the reward's units, which whiten_rewards changes; use one of "
+                "them"
             )
         if self.top_k == 0 and self.top_p < 1:
             broken.append(

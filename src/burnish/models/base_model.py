@@ -74,7 +74,11 @@ class LanguageModel(RoleModel):
 
     def kl_to_reference(self, context: SharedContext, mask: Tensor, states: Tensor) -> Tensor:
         """KL(policy || reference) over the whole vocabulary before every response token, with gradient.  -> [B, T]"""
-        assert context.reference is not None
+        if context.reference is None:
+            raise InputError(
+                "these SA pairs carry no states of the reference, which the exact KL in the loss needs; generate them "
+                "with a trainer of the same config, or use kl_in: reward"
+            )
         kl = kl_of_states(states[mask], context.reference[mask], self.base.head, self.temperature)
         return scattered(kl, mask)
 

@@ -24,7 +24,7 @@ from burnish.training import LossOfPairs, PolicyLoss, Statistics, ValueLoss, acc
 
 # How far ratios may be from 1 on average before anything is learned: rounding, by the base's number format. A single
 # token may be off by ten times as much: it is the largest of very many rounding errors. Half precision rounds logits of
-# the order of 20 to steps of 2^-4 (bfloat16) and 2^-7 (float16), and which way depends on what stands beside a response
+# the order of 20 by up to 2^-4 (bfloat16) and 2^-7 (float16), and which way depends on what stands beside a response
 # in its micro-batch; 0.04 and 0.005 were seen.
 FIRST_RATIO_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.12, torch.float16: 0.015}
 

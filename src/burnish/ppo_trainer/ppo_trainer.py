@@ -19,7 +19,7 @@ from burnish.errors import DivergedError, InputError
 from burnish.experience_buffer import ExperienceBuffer
 from burnish.guards import ConstantRewardGuard, RunawayGuard, SamplerGapGuard
 from burnish.maths import linear_decay
-from burnish.metrics import step_metrics
+from burnish.metrics import sampler_gap, step_metrics
 from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, ValueModel
 from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.ppo_trainer.generator import SequenceGenerator
@@ -182,6 +182,8 @@ class PPOTrainer:
     def _train_policy_after_warmup(self) -> float:
         if self.step < self.config.value_warmup_steps:
             return 0.0
+        for sa_pairs in self.experience_buffer.tables:
+            self.sampler_gap_guard.check(sampler_gap(sa_pairs))
         return self.model_trainer.train_policy_model(self.experience_buffer, self.kl_coef)
 
     def _end_step(
@@ -201,7 +203,6 @@ class PPOTrainer:
         self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
         self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
         self.constant_reward_guard.check(rewards)
-        self.sampler_gap_guard.check(metrics.get("sampler_gap"))
         self.step += 1
         return {
             "step": self.step,
