@@ -200,7 +200,7 @@ class ModelTrainer:
         """Before the first update the policy is the one that sampled, so every ratio must be 1. Gives the worst."""
         error = (policy_ratio(logprob, pairs["logprob"]) - 1).abs() * pairs.mask  # [B, T]
         worst, mean = float(error.max()), float(masked_mean(error, pairs.mask))
-        limit = FIRST_RATIO_TOLERANCE[self.policy.base.head.dtype]
+        limit = FIRST_RATIO_TOLERANCE.get(self.policy.base.head.dtype, 1e-4)
         if not (mean <= limit and worst <= 10 * limit):
             row, position = divmod(int(error.argmax()), error.shape[1])
             raise BurnishError(
