@@ -84,6 +84,19 @@ def test_kl_of_states_has_the_gradient_of_the_formula(chunk, monkeypatch):
     torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("vocabulary", "hidden", "kept"), [(150_000, 64, 50), (1_000, 4096, 512), (150_000, 64, None)])
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_more_logits_exist_at_once_than_a_chunk_holds(vocabulary, hidden, kept, whole):
+    head = torch.empty(vocabulary, hidden, device="meta")
+    sets = None if kept is None else torch.empty(1000, kept, dtype=torch.int32, device="meta")
+    pieces = list(sampling._chunks(1000, head, sets, whole))
+    size = pieces[0].stop
+    assert (pieces[0].start, pieces[-1].stop >= 1000) == (0, True)
+    assert 4 * size * (0 if kept is None else kept * hidden) <= sampling.CHUNK_BYTES
+    if whole or kept is None:
+        assert 4 * size * vocabulary <= sampling.CHUNK_BYTES
+
+
 def test_the_kl_in_the_loss_is_priced_in_the_rewards_units():
     mask = tensor([[True, True]])
     pairs = SAPairs(mask, {"logprob": torch.zeros(1, 2), "advantage": tensor([[4.0, -4.0]])})
