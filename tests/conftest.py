@@ -20,3 +20,13 @@ def _threads(request):
     torch.set_num_threads(before if request.node.get_closest_marker("real_model") else 1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory):
+    """Runs burnish commands in forks of one prepared process, for the tests of one file."""
+    from torments import Zygote
+
+    started = Zygote(tmp_path_factory.mktemp("outputs"))
+    yield started
+    started.close()

@@ -25,14 +25,7 @@ from burnish.sa_pairs import SAPairs, left_padded, right_padded
 from burnish.training_state import compare_identity, identity_of
 from test_generation import perturb
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
-from torments import Zygote, make_workplace, state_hash
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    started = Zygote(tmp_path_factory.mktemp("outputs"))
-    yield started
-    started.close()
+from torments import make_workplace, state_hash
 
 
 def saved_model(folder, layers=2, seed=0):

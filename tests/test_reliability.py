@@ -31,14 +31,7 @@ from burnish.sft_trainer import SFTTrainer
 from burnish.stages.saving import hold
 from burnish.training_state import compare_identity
 from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
-from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, soak, state_hash
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    started = Zygote(tmp_path_factory.mktemp("outputs"))
-    yield started
-    started.close()
+from torments import corrupt, killed_and_resumed, log_of, make_workplace, soak, state_hash
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,9 @@ from burnish.stages.evaluate import evaluate_run
 from burnish.stages.trusted import all_deeds
 from burnish.trust import is_own, state_dir, write_own
 from tiny import tiny_config, tiny_trainer
-from torments import Zygote, log_of, make_workplace, state_hash
+from torments import log_of, make_workplace, state_hash
 
 EVIL = "open({trace!r}, 'a').write('here')\ndef f(prompts, responses):\n    return [float(len(r)) for r in responses]\n"
-
-
-@pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
-    started = Zygote(tmp_path_factory.mktemp("outputs"))
-    yield started
-    started.close()
 
 
 @pytest.fixture(scope="module")
