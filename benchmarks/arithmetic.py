@@ -7,7 +7,7 @@ So a rate that is computed from it is what the user gets, not how busy the machi
 from __future__ import annotations
 
 from burnish import PPOTrainer
-from burnish.sa_pairs import SAPairs
+from burnish.sa_pairs.table import SAPairs
 
 
 class Arithmetic:
@@ -21,7 +21,7 @@ class Arithmetic:
         linear = {n: p.shape for n, p in layer.named_parameters() if p.dim() == 2 and "lora_" not in n}
         self.layer = sum(2 * out * into for out, into in linear.values())  # per token
         self.lora = sum(2 * config.lora_r * (out + into) for out, into in linear.values())
-        self.queries = 4 * base.model.config.num_attention_heads * base.model.config.head_dim  # per key
+        self.queries = 4 * base.decoder.config.num_attention_heads * base.decoder.key_shape(0)[2]  # per key
         self.head = 2 * base.hidden_size * base.head.shape[0]
         kept = float(pairs.mask.sum()) * base.head.shape[0] if pairs.kept is None else float((pairs.kept >= 0).sum())
         self.kept_head = 2 * base.hidden_size * kept  # of all states
@@ -61,7 +61,9 @@ class Arithmetic:
         parts = {
             "prefill": self.num_layers * (self.prefix * self.layer + self.prefix_keys * self.queries),
             "decode": lower + upper + self.states * self.head,
-            "reference": self._pass(self.adapted, False) + self.kept_head,
+            "reference": self._pass(self.adapted, False)
+            + self.states * self.head
+            + self.kept_head,  # its whole vocabulary
             "value": upper,
             "reward": 0.0,
             "policy training": self._training(self.kept_head),

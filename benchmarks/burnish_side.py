@@ -7,9 +7,9 @@ import sys
 import time
 
 from burnish import PPOConfig, PPOTrainer
-from burnish.base_setup import EMBEDDED_NAME
-from burnish.evaluation import evaluate
-from burnish.memory import peak_bytes
+from burnish.base_setup.embedded import EMBEDDED_NAME
+from burnish.decoder.memory import peak_bytes
+from burnish.evaluation.measure import evaluate
 from workload import ignore_stop_tokens
 
 

@@ -13,7 +13,7 @@ from statistics import mean, median
 from typing import Any
 
 import burnish
-from burnish.evaluation import evaluate
+from burnish.evaluation.measure import evaluate
 from workload import MeasuredRows, fingerprint, machine, ppo_task, write_results
 
 WAYS = {

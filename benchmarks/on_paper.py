@@ -44,7 +44,7 @@ class Shape:
         return self.layers * self.layer_parameters + 2 * self.vocabulary * self.hidden
 
     def activation_numbers(self) -> int:
-        """Per token and layer, as SharedBase.activation_bytes counts them (without the prefix)."""
+        """Per token and layer, as Decoder.activation_bytes counts them (without the prefix)."""
         return 8 * self.hidden + 2 * self.key_values + 4 * self.intermediate
 
 

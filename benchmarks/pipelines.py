@@ -15,10 +15,10 @@ from rich.table import Table
 
 from burnish import PolicyModel, PPOTrainer
 from burnish.config.pipeline_config import PipelineConfig
-from burnish.data import load_prompts_of
-from burnish.evaluation import evaluate
-from burnish.runs import Run
+from burnish.evaluation.measure import evaluate
+from burnish.runs.run import Run
 from burnish.stages.pipeline import run_pipeline
+from burnish.stages.stage import STAGES
 from workload import MeasuredRows, fingerprint, machine, write_results
 
 Configure = Callable[[Namespace, Path, int], PipelineConfig]
@@ -70,7 +70,7 @@ def _run(config: PipelineConfig) -> dict[str, Any]:
         row["sft_loss"] = [sft["loss_before"], sft["loss_after"]]
         trainer = PPOTrainer(config.ppo)
         base = PolicyModel(trainer.base, None, config.ppo.temperature)
-        answered = evaluate(trainer, load_prompts_of(config.ppo)[0].held_out, base).as_dict()
+        answered = evaluate(trainer, STAGES["ppo"].load(config.ppo).held_out, base).as_dict()
         row["base"] = {m: answered[m] for m in MEASURES if m in answered}
     if config.reward_model is not None:
         reward = Run.open(config.folder / "reward").read("result.json")

@@ -22,12 +22,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from burnish.base_setup import EMBEDDED_NAME
+from burnish.base_setup.embedded import EMBEDDED_NAME
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, load_preferences, prompts_of
-from burnish.intervals import clustered_share_interval
-from burnish.reward_report import reward_report
-from burnish.reward_trainer import RewardTrainer
+from burnish.evaluation.intervals import clustered_share_interval
+from burnish.supervised.reward_report import reward_report
+from burnish.supervised.reward_trainer import RewardTrainer
 from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
 
 OPENING_WORDS = 5

@@ -20,8 +20,8 @@ from rich.table import Table
 from torch import Tensor
 
 from burnish import PPOConfig, PPOTrainer
-from burnish.base_setup import EMBEDDED_NAME
-from burnish.models.shared_base import SharedBase
+from burnish.base_setup.embedded import EMBEDDED_NAME
+from burnish.decoder.shared_base import SharedBase
 from workload import ignore_stop_tokens, machine, prompts_of_length, write_results
 
 BASE = {"batch_size": 16, "prompt_tokens": 200, "max_new_tokens": 24, "epochs": 2}
@@ -39,7 +39,7 @@ class PromptPasses:
     def __init__(self, base: SharedBase) -> None:
         self.prefix = self.end = 0
         self._reading = False
-        run_layers, read_prompts = base.run_layers, base.read_prompts
+        run_layers, read_prompts = base.decoder.run_layers, base.read_prompts
         num_end = base.num_adapted_prompt_tokens
 
         def counted(hidden: Tensor, key_mask: Tensor, cache: Any, layers: range) -> Tensor:
@@ -57,7 +57,7 @@ class PromptPasses:
             finally:
                 self._reading = False
 
-        base.run_layers, base.read_prompts = counted, reading  # type: ignore[method-assign]
+        base.decoder.run_layers, base.read_prompts = counted, reading  # type: ignore[method-assign]
 
 
 def step_seconds(shape: dict[str, int], repeats: int) -> dict[str, float]:

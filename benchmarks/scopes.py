@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish import PPOTrainer
-from burnish.evaluation import evaluate
+from burnish.evaluation.measure import evaluate
 from workload import ppo_task
 
 

@@ -14,10 +14,13 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
-from burnish.demo import MODEL, SENTIMENT, TLDR
+from burnish.stages.demo import demo_settings
 from pipelines import LEARNING_RATE, measure_seeds, write
 from reward_model import COMMON, OPENING_WORDS, scored_sentences
 from workload import read_rows
+
+TLDR, SENTIMENT = demo_settings("tldr"), demo_settings("sentiment")
+MODEL = {key: SENTIMENT[key] for key in ("model_name", "lora_layers", "lora_dropout", "prompt_cache_mb")}
 
 
 def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:

@@ -55,7 +55,7 @@ def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
     trainer.generator.agree_on_invocation(prompts.train)
     watch = Stopwatch()
     watch.on(trainer.base, "read_prompts", "prefill")
-    watch.on(trainer.policy, "generate", "decode")
+    watch.on(trainer.generator.engine, "generate", "decode")
     watch.on(trainer.generator.extractor, "extract", "reference")
     watch.on(trainer.value_adder, "add_values_to_sa_pairs", "value")
     watch.on(trainer.reward_computer, "compute_rewards", "reward")

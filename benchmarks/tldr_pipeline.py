@@ -16,10 +16,11 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
-from burnish.demo import TLDR
+from burnish.stages.demo import demo_settings
 from pipelines import LEARNING_RATE, measure_seeds, write
 from workload import read_rows
 
+TLDR = demo_settings("tldr")
 # As the demo, but for room: these posts and answers are longer.
 MODEL = TLDR["model"] | {"max_new_tokens": 48, "prompt_cache_mb": 6144}
 

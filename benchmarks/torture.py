@@ -27,7 +27,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))  # what the short variants use
 
-from torments import Zygote, corrupt, killed_and_resumed, log_of, make_workplace, soak, state_hash
+from failures import ForkServer, corrupt, killed_and_resumed, log_of, make_workplace, soak, state_hash
 from workload import machine, write_results
 
 KILLS_PER_RUN = 5
@@ -38,13 +38,13 @@ EMBEDDED = [
 ]  # fmt: skip
 
 
-def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+def kills(fork_server: ForkServer, folder: Path, count: int) -> dict[str, int]:
     """Runs that are killed again and again, half of the times inside a save; three seeds."""
     draw, hits, mismatches = random.Random(0), Counter[str](), 0
     wholes = {}
     for seed in range(3):
         name = f"whole-{seed}"
-        outcome = zygote.run(folder, "train", "config.yaml", f"seed={seed}", f"run_name={name}")
+        outcome = fork_server.run(folder, "train", "config.yaml", f"seed={seed}", f"run_name={name}")
         assert outcome.code == 0, outcome.text
         wholes[seed] = folder / "runs" / name
     number = 0
@@ -53,7 +53,7 @@ def kills(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
         number += 1
         where = draw.choices(("save", "file", "log", "torn"), (5, 2, 2, 1), k=min(KILLS_PER_RUN, left))
         points = [(draw.randrange(1, 8 if place == "file" else 14), place) for place in where]
-        hits += killed_and_resumed(zygote, folder, name, points, f"seed={seed}")
+        hits += killed_and_resumed(fork_server, folder, name, points, f"seed={seed}")
         run = folder / "runs" / name
         mismatches += state_hash(run) != state_hash(wholes[seed]) or log_of(run) != log_of(wholes[seed])
         shutil.rmtree(run)
@@ -96,7 +96,7 @@ def embedded_kills(folder: Path, count: int) -> dict[str, Any]:
     }
 
 
-def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+def corruptions(fork_server: ForkServer, folder: Path, count: int) -> dict[str, int]:
     """A finished run's checkpoint files damaged; `resume` must notice each time and end in the same state."""
     draw, silent, mismatches, tracebacks = random.Random(2), 0, 0, 0
     whole = folder / "runs" / "whole-0"
@@ -105,7 +105,7 @@ def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
         (run / "result.json").unlink()
         victim = draw.choice(sorted(sorted(run.glob("checkpoints/step-*"))[-1].iterdir()))
         corrupt(victim, draw)
-        outcome = zygote.run(folder, "resume", str(run))
+        outcome = fork_server.run(folder, "resume", str(run))
         silent += "is damaged (" not in outcome.text
         tracebacks += "Traceback" in outcome.err
         mismatches += outcome.code != 0 or state_hash(run) != state_hash(whole)
@@ -113,13 +113,13 @@ def corruptions(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     return {"corruptions": count, "silent_loads": silent, "mismatches": mismatches, "tracebacks": tracebacks}
 
 
-def rivals(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+def rivals(fork_server: ForkServer, folder: Path, count: int) -> dict[str, int]:
     """Two processes and one run folder: one works, the other is told who does, or that all is done."""
     mismatches = 0
     for number in range(count):
         name = f"both-{number}"
-        pids = [zygote.start(folder, "train", "config.yaml", f"run_name={name}", "steps=3") for _ in range(2)]
-        outcomes = [zygote.wait(pid) for pid in pids]
+        pids = [fork_server.start(folder, "train", "config.yaml", f"run_name={name}", "steps=3") for _ in range(2)]
+        outcomes = [fork_server.wait(pid) for pid in pids]
         told = [o for o in outcomes if (o.code == 3 and "in use by process" in o.text) or "is finished" in o.text]
         steps = [row["step"] for row in log_of(folder / "runs" / name)[0]]
         mismatches += len(told) != 1 or steps != [1, 2, 3]
@@ -133,7 +133,7 @@ def soak_of(folder: Path, steps: int) -> dict[str, Any]:
     return {"steps": steps, "growth": round(growth, 4), "leaks": int(growth > 0.05 or len(set(handles)) > 1)}
 
 
-def random_files(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
+def random_files(fork_server: ForkServer, folder: Path, count: int) -> dict[str, int]:
     """Data files of random damage: refused with exit code 2 and a sentence, or usable; never a traceback."""
     draw, tracebacks, other = random.Random(3), 0, 0
     pieces = [
@@ -153,7 +153,7 @@ def random_files(zygote: Zygote, folder: Path, count: int) -> dict[str, int]:
     for _ in range(count):
         content = b"".join(draw.choice(pieces) for _ in range(draw.randrange(0, 12)))
         (folder / "random.jsonl").write_bytes(content)
-        outcome = zygote.run(folder, "train", "config.yaml", "prompts=random.jsonl", "run_name=random", "steps=1")
+        outcome = fork_server.run(folder, "train", "config.yaml", "prompts=random.jsonl", "run_name=random", "steps=1")
         tracebacks += "Traceback" in outcome.err
         other += outcome.code not in (0, 2)
         shutil.rmtree(folder / "runs" / "random", ignore_errors=True)
@@ -172,14 +172,14 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as scratch:
         folder = make_workplace(Path(scratch) / "work")
-        zygote = Zygote(Path(scratch) / "outputs")
+        fork_server = ForkServer(Path(scratch) / "outputs")
         results: dict[str, dict[str, Any]] = {
-            "kills, tiny model": kills(zygote, folder, options.kills),
-            "damaged checkpoints": corruptions(zygote, folder, options.corruptions),
-            "random data files": random_files(zygote, folder, options.files),
-            "two processes, one run folder": rivals(zygote, folder, options.pairs),
+            "kills, tiny model": kills(fork_server, folder, options.kills),
+            "damaged checkpoints": corruptions(fork_server, folder, options.corruptions),
+            "random data files": random_files(fork_server, folder, options.files),
+            "two processes, one run folder": rivals(fork_server, folder, options.pairs),
         }
-        zygote.close()
+        fork_server.close()
         results["kills, embedded model"] = embedded_kills(folder, options.embedded_kills)
         results["soak"] = soak_of(folder, options.soak)
     table = Table("torment", "result")

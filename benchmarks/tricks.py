@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish import PPOConfig, PPOTrainer
-from burnish.base_setup import EMBEDDED_NAME
-from burnish.memory import keep_freed_memory
-from burnish.models import shared_base
-from burnish.models.fast_linear import times_weight
-from burnish.models.key_values import PromptCache
-from burnish.models.sampling import selected_logprobs
+from burnish.base_setup.embedded import EMBEDDED_NAME
+from burnish.decoder import shared_base
+from burnish.decoder.fast_linear import times_weight
+from burnish.decoder.head import selected_logprobs
+from burnish.decoder.key_values import PromptCache
+from burnish.decoder.memory import keep_freed_memory
 from workload import machine, prompts_of_length, write_results
 
 HIDDEN, VOCABULARY, INTERMEDIATE, LAYERS = 576, 49152, 1536, 30  # SmolLM2-135M's

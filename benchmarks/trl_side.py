@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from trl.experimental.ppo import PPOConfig, PPOTrainer
 
 from burnish.base_setup.embedded import embedded_model_folder
-from burnish.evaluation import EVAL_SEED
-from burnish.memory import peak_bytes
-from burnish.rewards import rule as rule_named
+from burnish.decoder.memory import peak_bytes
+from burnish.evaluation.measure import EVAL_SEED
+from burnish.rewards.rules import rule as rule_named
 
 
 class RuleAsModule(torch.nn.Module):

@@ -17,8 +17,9 @@ from transformers import AutoTokenizer
 from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
 from burnish.config import TrainConfig, load_train_config
-from burnish.data import Split, bundled_tldr, load_split
-from burnish.demo import MODEL, PPO, SENTIMENT
+from burnish.data import Split, bundled_tldr
+from burnish.stages.demo import demo_settings
+from burnish.stages.stage import STAGES
 
 RESULTS = Path(__file__).parent / "results"
 TLDR_CONFIG = Path(__file__).parent.parent / "configs" / "tldr.yaml"
@@ -31,12 +32,14 @@ def ppo_task(task: str, **overrides: object) -> tuple[TrainConfig, Split[str]]:
     `sentiment` is the demo's; `tldr` is configs/tldr.yaml on all bundled posts.
     """
     if task == "sentiment":
-        settings = MODEL | PPO | SENTIMENT
+        settings = demo_settings("sentiment")
     else:
-        settings = load_train_config(TLDR_CONFIG).model_dump() | MODEL | {"prompts": "bundled:tldr"}
+        model = {key: demo_settings("tldr")["model"][key] for key in ("model_name", "lora_layers", "lora_dropout")}
+        settings = load_train_config(TLDR_CONFIG).model_dump() | model
+        settings |= {"prompts": "bundled:tldr", "prompt_cache_mb": 1600}
         settings |= {"batch_size": 32, "mini_batch_size": 16}  # there are more prompts than in the example
     config = TrainConfig(**(settings | overrides))
-    return config, load_split("prompts", config.prompts)[0]
+    return config, STAGES["ppo"].load(config)
 
 
 def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -> list[str]:
@@ -59,8 +62,7 @@ def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -
 
 def ignore_stop_tokens(trainer: PPOTrainer) -> None:
     """From now on every response of this trainer has its full length, so that shapes are known beforehand."""
-    base = trainer.base
-    base.__class__ = type("SharedBaseThatNeverStops", (type(base),), {"stop_ids": []})
+    trainer.generator.stop_ids = []
 
 
 def matmul_rate(seconds: float = 1.0, size: int = 2048) -> float:

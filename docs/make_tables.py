@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 from burnish.config.documentation import config_page
-from burnish.metrics import metrics_page
+from burnish.ppo.meanings import metrics_page
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = {

@@ -23,10 +23,10 @@ def _threads(request):
 
 
 @pytest.fixture(scope="module")
-def zygote(tmp_path_factory):
+def fork_server(tmp_path_factory):
     """Runs burnish commands in forks of one prepared process, for the tests of one file."""
-    from torments import Zygote
+    from failures import ForkServer
 
-    started = Zygote(tmp_path_factory.mktemp("outputs"))
+    started = ForkServer(tmp_path_factory.mktemp("outputs"))
     yield started
     started.close()

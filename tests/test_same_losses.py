@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from burnish.models import sampling
+from burnish.rollout import sampling
 from tiny import PROMPTS, tiny_trainer
 
 RECORDED = Path(__file__).with_name("recorded_losses.json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +21,12 @@ from transformers import (
     Qwen3Config,
 )
 
-from burnish import PPOConfig, PPOTrainer
+from burnish import PolicyModel, PPOConfig, PPOTrainer, SAPairs
+from burnish.config import SFTConfig
+from burnish.models.updates import Batch, cut
+from burnish.rollout.local import LocalEngine
+from burnish.rollout.rollout import Rollout
+from burnish.runs.same_run import Now, Then, may_resume
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<eos>{% endfor %}"
@@ -112,6 +119,34 @@ def perturb(trainer: PPOTrainer, seed: int = 0, scale: float = 0.3) -> None:
     g = torch.Generator().manual_seed(seed)
     for p in [*trainer.policy.parameters(), *trainer.value_model.parameters()]:
         p.data += torch.randn(p.shape, generator=g) * scale
+
+
+def generate(policy: PolicyModel, *given: Any, **more: Any) -> Rollout:
+    return LocalEngine().generate(policy, *given, **more)
+
+
+def encoded(trainer: PPOTrainer, prompts: list[str] | None = None) -> list[list[int]]:
+    """Token ids, after the trainer has agreed where its adapters begin to act."""
+    prompts = prompts or PROMPTS
+    trainer.generator.agree_on_invocation(prompts)
+    return trainer.generator.encoder.encode(prompts)
+
+
+def passes_of(mini_batch: Batch[SAPairs], max_tokens: float, most: int | None = None) -> list[SAPairs]:
+    """A mini-batch as it is cut for training."""
+    return [items.take(chosen) for items in mini_batch.items for chosen in cut(items.sizes, max_tokens, most)]
+
+
+def watch_loss(trainer: Any, watch: Any) -> None:
+    """`watch(batch, loss_of)` takes the place of a supervised trainer's loss."""
+    learning = trainer.epochs.learning
+    trainer.epochs.learning = replace(learning, loss_of=lambda batch: watch(batch, learning.loss_of))
+
+
+def changes(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What a run of the same settings is told of another identity."""
+    config = SFTConfig(demonstrations="-")
+    return may_resume(Path("run"), Then(config.model_dump(), then), Now(config, now)).identity
 
 
 def count_vowels(prompts: list[str], responses: list[str]) -> list[float]:

@@ -10,19 +10,29 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from burnish.advantage import GAEAdvantage, ReturnCalculator, TDError
-    from burnish.base_setup import EMBEDDED_NAME, BaseSetup
+    from burnish.base_setup.base_setup import BaseSetup
+    from burnish.base_setup.embedded import EMBEDDED_NAME
     from burnish.config import PPOConfig, RewardModelConfig, SFTConfig, TrainConfig, load_train_config
+    from burnish.decoder.shared_base import SharedBase
     from burnish.errors import BurnishError, DivergedError, InputError
-    from burnish.experience_buffer import ExperienceBuffer
-    from burnish.models import PolicyModel, RewardModel, Sampler, SFTModel, SharedBase, ValueModel
-    from burnish.ppo_trainer import ModelTrainer, PPOTrainer, RewardComputer, SequenceGenerator, ValueAdder
-    from burnish.reward_kl import KLController, KLDivergence, RewardAdjuster
-    from burnish.reward_trainer import RewardTrainer
-    from burnish.sa_pairs import SAPairs
-    from burnish.sft_trainer import SFTTrainer
-    from burnish.token_attribution import SAPairBuilder, TokenAttributionExtractor
-    from burnish.training import PolicyLoss, ValueLoss
+    from burnish.models.policy_model import PolicyModel
+    from burnish.models.reward_model import RewardModel
+    from burnish.models.sft_model import SFTModel
+    from burnish.models.value_model import ValueModel
+    from burnish.ppo.advantage import GAEAdvantage, ReturnCalculator, TDError
+    from burnish.ppo.experience_buffer import ExperienceBuffer
+    from burnish.ppo.generator import SequenceGenerator
+    from burnish.ppo.model_trainer import ModelTrainer
+    from burnish.ppo.ppo_trainer import PPOTrainer
+    from burnish.ppo.reward_computer import RewardComputer
+    from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster
+    from burnish.ppo.token_attribution import SAPairBuilder, TokenAttributionExtractor
+    from burnish.ppo.training import PolicyLoss, ValueLoss
+    from burnish.ppo.value_adder import ValueAdder
+    from burnish.rollout.sampling import Sampler
+    from burnish.sa_pairs.table import SAPairs
+    from burnish.supervised.reward_trainer import RewardTrainer
+    from burnish.supervised.sft_trainer import SFTTrainer
 
 __version__ = "0.1.0"
 
@@ -34,19 +44,29 @@ if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "1000"
 
 _NAMES_IN = {
-    "advantage": ["GAEAdvantage", "ReturnCalculator", "TDError"],
-    "base_setup": ["EMBEDDED_NAME", "BaseSetup"],
+    "base_setup.base_setup": ["BaseSetup"],
+    "base_setup.embedded": ["EMBEDDED_NAME"],
     "config": ["PPOConfig", "RewardModelConfig", "SFTConfig", "TrainConfig", "load_train_config"],
+    "decoder.shared_base": ["SharedBase"],
     "errors": ["BurnishError", "DivergedError", "InputError"],
-    "experience_buffer": ["ExperienceBuffer"],
-    "models": ["PolicyModel", "RewardModel", "SFTModel", "Sampler", "SharedBase", "ValueModel"],
-    "ppo_trainer": ["ModelTrainer", "PPOTrainer", "RewardComputer", "SequenceGenerator", "ValueAdder"],
-    "reward_kl": ["KLController", "KLDivergence", "RewardAdjuster"],
-    "reward_trainer": ["RewardTrainer"],
-    "sa_pairs": ["SAPairs"],
-    "sft_trainer": ["SFTTrainer"],
-    "token_attribution": ["SAPairBuilder", "TokenAttributionExtractor"],
-    "training": ["PolicyLoss", "ValueLoss"],
+    "models.policy_model": ["PolicyModel"],
+    "models.reward_model": ["RewardModel"],
+    "models.sft_model": ["SFTModel"],
+    "models.value_model": ["ValueModel"],
+    "ppo.advantage": ["GAEAdvantage", "ReturnCalculator", "TDError"],
+    "ppo.experience_buffer": ["ExperienceBuffer"],
+    "ppo.generator": ["SequenceGenerator"],
+    "ppo.model_trainer": ["ModelTrainer"],
+    "ppo.ppo_trainer": ["PPOTrainer"],
+    "ppo.reward_computer": ["RewardComputer"],
+    "ppo.reward_kl": ["KLController", "KLDivergence", "RewardAdjuster"],
+    "ppo.token_attribution": ["SAPairBuilder", "TokenAttributionExtractor"],
+    "ppo.training": ["PolicyLoss", "ValueLoss"],
+    "ppo.value_adder": ["ValueAdder"],
+    "rollout.sampling": ["Sampler"],
+    "sa_pairs.table": ["SAPairs"],
+    "supervised.reward_trainer": ["RewardTrainer"],
+    "supervised.sft_trainer": ["SFTTrainer"],
 }
 _ROOM_OF = {name: room for room, names in _NAMES_IN.items() for name in names}
 

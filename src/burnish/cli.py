@@ -67,7 +67,7 @@ def demo(
 ) -> None:
     """From human feedback to a better model, on a real 135M model and bundled texts: verdict and report in minutes."""
     with _starting():
-        from burnish.demo import run_demo
+        from burnish.stages.demo import run_demo
 
     run_demo(console, task, steps, seed, run_dir)
 
@@ -75,41 +75,32 @@ def demo(
 @app.command(context_settings=TAKES_OVERRIDES)
 def sft(config: Config, overrides: Overrides = None) -> None:
     """Supervised fine-tuning on demonstrations. Its adapter is where PPO starts, and what KL is measured from."""
-    from burnish.config import SFTConfig, load_config
-
-    settings = load_config(SFTConfig, config, overrides)
-    with _starting():
-        from burnish.stages.sft import load_data, run_sft
-
-    data, num_bad = load_data(settings)
-    run_sft(settings, data, settings.run_dir, settings.run_name, console, num_bad)
+    _run_stage("sft", config, overrides)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
 def reward(config: Config, overrides: Overrides = None) -> None:
     """A reward model from preferences or human scores, with a report on whether it is any good."""
-    from burnish.config import RewardModelConfig, load_config
-
-    settings = load_config(RewardModelConfig, config, overrides)
-    with _starting():
-        from burnish.stages.reward import load_data, run_reward
-
-    data, num_bad = load_data(settings)
-    run_reward(settings, data, settings.run_dir, settings.run_name, console, num_bad)
+    _run_stage("reward", config, overrides)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
 def train(config: Config, overrides: Overrides = None) -> None:
     """PPO on your prompts with your reward. Example: `burnish train configs/tldr.yaml steps=20 kl_coef=0.05`"""
-    from burnish.config import load_train_config
-    from burnish.data import load_prompts_of
+    _run_stage("ppo", config, overrides)
 
-    settings = load_train_config(config, overrides)
-    prompts, num_bad = load_prompts_of(settings)
-    with _starting():  # slow to import, so only once everything above is in order
-        from burnish.stages.ppo import run_ppo
 
-    run_ppo(settings, prompts, settings.run_dir, settings.run_name, console, num_bad)
+def _run_stage(name: str, file: str, overrides: list[str] | None) -> None:
+    """Config and data are checked before torch is imported, which takes seconds."""
+    from burnish.config import load_config
+    from burnish.stages.stage import STAGES
+
+    stage = STAGES[name]
+    settings = load_config(stage.config, file, overrides)
+    data = stage.load(settings)
+    with _starting():
+        work = stage.work
+    work(settings, data, console)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
@@ -121,7 +112,8 @@ def resume(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Goes on with a stopped or killed run, as if nothing had happened."""
+    """Resumes a stopped or killed run, as if nothing had happened."""
+    _there(run)
     with _starting():
         from burnish.stages.resume import resume_run
 
@@ -131,8 +123,7 @@ def resume(
 @app.command()
 def checkpoints(run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")]) -> None:
     """A run's checkpoints: step, size, and whether each verifies."""
-    with _starting():
-        from burnish.stages.resume import show_checkpoints
+    from burnish.stages.verify import show_checkpoints
 
     show_checkpoints(console, run)
 
@@ -140,8 +131,7 @@ def checkpoints(run: Annotated[str, typer.Argument(help="a run folder", metavar=
 @app.command()
 def verify(run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN")]) -> None:
     """Reads every byte of a run's checkpoints and logs; exit code 4 if something is damaged."""
-    with _starting():
-        from burnish.stages.resume import verify_run
+    from burnish.stages.verify import verify_run
 
     verify_run(console, run)
 
@@ -164,13 +154,14 @@ def evaluate(
     best_of: Annotated[
         int | None,
         typer.Option(
-            min=1, max=10_000, help="answers of the start model to choose the best from; default: as last time, or 4"
+            min=1, max=10_000, help="answers of the start model to choose the best from; default: as in the config"
         ),
     ] = None,
     ask: Annotated[int, typer.Option(min=0, help="blind comparisons for you to make; kept as preferences")] = 0,
     trust: Trust = False,
 ) -> None:
     """The tuned model against its start on held-out prompts: was it worth it?"""
+    _there(run)
     with _starting():
         from burnish.stages.evaluate import evaluate_run
 
@@ -183,9 +174,8 @@ def report(
     output: Annotated[str | None, typer.Option(help="file to write; default: report.html in the run folder")] = None,
 ) -> None:
     """One HTML file: verdict, curves, samples, and every token coloured by its credit."""
-    with _starting():
-        from burnish.runs import Run
-        from burnish.stages.report import write_report
+    from burnish.runs.run import Run
+    from burnish.stages.report import write_report
 
     page = write_report(Run.open(run), output)
     if page.is_file():  # on a terminal or in a pipe, the page itself says enough
@@ -195,8 +185,7 @@ def report(
 @app.command()
 def runs(run_dir: Annotated[str, typer.Argument(help="folder of run folders")] = "runs") -> None:
     """All runs with their outcomes, newest first."""
-    with _starting():
-        from burnish.stages.overview import list_runs
+    from burnish.stages.overview import list_runs
 
     list_runs(console, run_dir)
 
@@ -207,8 +196,7 @@ def diff(
     b: Annotated[str, typer.Argument(help="another", metavar="B")],
 ) -> None:
     """What differs between two runs: settings and results."""
-    with _starting():
-        from burnish.stages.overview import show_difference
+    from burnish.stages.overview import show_difference
 
     show_difference(console, a, b)
 
@@ -237,17 +225,20 @@ def reward_test(
 @app.command()
 def generate(
     run: Annotated[str, typer.Argument(help="folder of a PPO or SFT run", metavar="RUN")],
-    prompt: Annotated[str, typer.Argument(help="the prompt, as in training (a chat template is added if it was on)")],
+    prompts: Annotated[
+        list[str], typer.Argument(help="prompts, as in training (a chat template is added if it was on)")
+    ],
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer; default: as in training")] = None,
     sample: Annotated[bool, typer.Option(help="draw with the run's temperature, top-k and top-p")] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="for --sample")] = 0,
     trust: Trust = False,
 ) -> None:
-    """The base model's answer beside the tuned model's: the most likely one, or a drawn one with --sample."""
+    """The start model's answers beside the tuned model's: the most likely ones, or drawn ones with --sample."""
+    _there(run)
     with _starting():
-        from burnish.stages.generate import generate_beside_base
+        from burnish.stages.generate import generate_beside_start
 
-    generate_beside_base(console, run, prompt, max_new_tokens, sample, seed, trust)
+    generate_beside_start(console, run, prompts, max_new_tokens, sample, seed, trust)
 
 
 @app.command()
@@ -287,6 +278,16 @@ def env() -> None:
         console.print(_safe(f"{name:14}{value}"), highlight=False)
 
 
+def _there(folder: str) -> None:
+    """A run folder that does not exist is reported at once, not after torch is imported."""
+    from pathlib import Path
+
+    from burnish.runs.run import PIPELINE, Run
+
+    if not (Path(folder) / PIPELINE).is_file():
+        Run.open(folder)
+
+
 def _starting() -> AbstractContextManager[object]:
     """A spinner while torch is imported; nothing if nobody looks at a terminal."""
     spinner = "line" if console.options.ascii_only else "dots"
@@ -302,7 +303,7 @@ def _version(package: str) -> str:
 
 def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and an exit code, never in a traceback."""
-    from burnish.errors import BurnishError, InputError, ResourceError, StoppedError, is_disk_full
+    from burnish.errors import BurnishError, InputError, ResourceError, StoppedError, is_disk_full, is_out_of_memory
 
     _print_whatever_comes()
     _quiet_libraries()
@@ -325,8 +326,6 @@ def main() -> None:
         _tell(f"{error.object!r} has letters that are not {error.encoding}; set PYTHONUTF8=1, or choose another name")
         sys.exit(InputError.exit_code)
     except (RuntimeError, MemoryError) as error:
-        from burnish.guards import is_out_of_memory
-
         if not is_out_of_memory(error):
             raise
         _tell("memory ran out; end other programs, or choose a smaller model")
@@ -339,7 +338,7 @@ def main() -> None:
 
 def _safe(text: str) -> str:
     """An error may quote what a model, a file or somebody's function said."""
-    from burnish.safe_text import visible, without_secrets
+    from burnish.text import visible, without_secrets
 
     return escape(visible(without_secrets(text)))
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+SHOWN_ERRORS = 3
+
 
 class BurnishError(Exception):
     """Root of all errors that a user can meet. `exit_code` is what the command line returns for it."""
@@ -106,7 +108,24 @@ def is_disk_full(error: Exception) -> bool:
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """A GPU's, Python's, or that of torch's allocator on the CPU, which has no type of its own."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, without importing it
+        return True
+    return isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "not enough memory" in str(error))
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint ("; did you mean 'x'?") for a misspelt name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def some_of(lines: Sequence[str]) -> str:
+    """The first three, and how many more there are."""
+    more = f"\n  ... and {len(lines) - SHOWN_ERRORS} more" if len(lines) > SHOWN_ERRORS else ""
+    return "\n".join(f"  {line}" for line in lines[:SHOWN_ERRORS]) + more
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -6,7 +6,7 @@ import copy
 import os
 import random
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,11 +25,12 @@ from burnish.base_setup.kept_fingerprints import KeptFingerprint
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import ModelConfig
+from burnish.config.stage_configs import RunConfig
 from burnish.data import Split, prompts_of
-from burnish.errors import InputError
-from burnish.guards import is_out_of_memory
-from burnish.models.base_identity import BaseIdentity, other_tensors
-from burnish.models.shared_base import SharedBase, context_length
+from burnish.decoder.base_identity import BaseIdentity, other_tensors
+from burnish.decoder.decoder import context_length
+from burnish.decoder.shared_base import SharedBase
+from burnish.errors import InputError, is_out_of_memory
 
 WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)"
 
@@ -37,8 +38,16 @@ WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBE
 class BaseSetup:
     """Loads the base once and prepares what every role stands on."""
 
-    def __init__(self, config: ModelConfig, model: Any = None, tokenizer: Any = None) -> None:
-        """`model` and `tokenizer` may be given ready-made instead of being loaded by name."""
+    def __init__(
+        self,
+        config: ModelConfig,
+        model: Any = None,
+        tokenizer: Any = None,
+        encoder: PromptEncoder | None = None,
+    ) -> None:
+        """`model` and `tokenizer` may be given ready-made instead of being loaded by name; `encoder` is one that has
+        its tokenizer loaded, and perhaps prompts read, already.
+        """
         seed_everything(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
             raise InputError("give both a model and its tokenizer, or neither")
@@ -46,7 +55,8 @@ class BaseSetup:
         if model is None:
             dtype = choose_dtype(config.dtype, choose_device(config.device))
             name, kept = config.model_name, KeptFingerprint(lambda: _folder_of(config.model_name), str(dtype))
-            model, tokenizer = load_model(config)
+            tokenizer = encoder.tokenizer if encoder else load_tokenizer(config)
+            model = load_model(config)
             kept.loaded()
         reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
         identity = BaseIdentity(model, tokenizer, name, reading, kept)
@@ -56,8 +66,8 @@ class BaseSetup:
                 f"{config.model_name} names no end-of-text token, so no response could ever finish; "
                 "set eos_token in its tokenizer or generation config"
             )
-        self._lora = lora_config(config, self.base.decoder)  # read off the bare layers, before anything is grafted
-        self.encoder = _encoder(config, tokenizer, model.config)
+        self._lora = lora_config(config, self.base.decoder.layers)  # before anything is grafted on them
+        self.encoder = encoder or _encoder(config, tokenizer, model.config)
 
     def add_adapter(self, name: str) -> None:
         """A fresh adapter of the configured shape."""
@@ -71,16 +81,19 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def load_model(config: ModelConfig) -> tuple[Any, Any]:
-    """Model and tokenizer by name, on their device. Weights come as safetensors; code from a hub is never run."""
+def load_tokenizer(config: ModelConfig) -> Any:
+    return _from_pretrained(AutoTokenizer, config.model_name)
+
+
+def load_model(config: ModelConfig) -> Any:
+    """A model by name, on its device. Weights come as safetensors; code from a hub is never run."""
     device = choose_device(config.device)
-    tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
     dtype = choose_dtype(config.dtype, device)
     model, found = _from_pretrained(
         AutoModelForCausalLM, config.model_name, dtype=dtype, use_safetensors=True, output_loading_info=True
     )
     _refuse_other_tensors(config.model_name, found)
-    return model.to(device), tokenizer
+    return model.to(device)
 
 
 def _refuse_other_tensors(model_name: str, found: Mapping[str, Collection[str]]) -> None:
@@ -93,30 +106,27 @@ def _refuse_other_tensors(model_name: str, found: Mapping[str, Collection[str]])
         )
 
 
-def check_prompts(config: ModelConfig, prompts: Sequence[str]) -> None:
-    """Refuses prompts that the model could not read (too long, mostly), before its weights are loaded."""
-    load_encoder(config).encode(prompts)
-
-
-def leave_out_unreadable(config: ModelConfig, data: Split[Any]) -> tuple[Split[Any], int]:
-    """With `skip_bad`, without the rows whose prompts the model could not read; and how many they are."""
-    if not getattr(config, "skip_bad", False):
-        return data, 0
-    encoder = load_encoder(config)
-    prompts = prompts_of([*data.train, *data.held_out])
-    unreadable = {p for p in prompts if encoder.try_encode(p)[1]}
+def readable(config: RunConfig, encoder: PromptEncoder, data: Split[Any]) -> Split[Any]:
+    """The data whose prompts the model can read, known before its weights are loaded. Others are refused, or, with
+    `skip_bad`, left out and counted.
+    """
+    if not config.skip_bad:
+        encoder.encode(prompts_of(data.everything))
+        return data
+    unreadable = {p for p in prompts_of(data.everything) if encoder.try_encode(p)[1]}
     train, held_out = (
         [r for r, p in zip(side, prompts_of(side), strict=True) if p not in unreadable]
         for side in (data.train, data.held_out)
     )
     if not train:
         raise InputError(f"none of the {len(data.train)} training rows has a prompt that the model can read")
-    return Split(train, held_out), len(prompts) - len(train) - len(held_out)
+    left_out = len(data.everything) - len(train) - len(held_out)
+    return Split(train, held_out, data.num_left_out + left_out)
 
 
-def load_encoder(config: ModelConfig) -> PromptEncoder:
+def load_encoder(config: ModelConfig, tokenizer: Any = None) -> PromptEncoder:
     """How the model reads prompts; needs none of its weights."""
-    tokenizer = _from_pretrained(AutoTokenizer, config.model_name)
+    tokenizer = tokenizer or load_tokenizer(config)
     return _encoder(config, tokenizer, _from_pretrained(AutoConfig, config.model_name))
 
 

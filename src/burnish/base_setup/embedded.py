@@ -8,8 +8,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from burnish.errors import InputError
 
 EMBEDDED_NAME = "embedded/SmolLM2-135M-Instruct"
@@ -58,6 +56,7 @@ def _packaged_weights() -> Path:
 
 
 def _convert(gguf: Path, target: Path) -> None:
+    import torch  # slow to import, and not needed to know where the model is
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Sequence
 
 from burnish.base_setup.tokenizer_setup import PromptEncoder
+from burnish.decoder.shared_base import SharedBase, shared_ending
 from burnish.errors import InputError
-from burnish.models.shared_base import SharedBase, shared_ending
 
 NO_SHARED_ENDING = (
     "The prompts share no ending, so peft cannot tell where a response-scope adapter begins: load the result with "

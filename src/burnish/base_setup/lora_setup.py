@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from peft import LoraConfig
 from torch import nn
@@ -11,15 +11,15 @@ from burnish.config import ModelConfig
 from burnish.errors import InputError, nearest
 
 
-def lora_config(config: ModelConfig, decoder: Any) -> LoraConfig:
+def lora_config(config: ModelConfig, layers: Sequence[nn.Module]) -> LoraConfig:
     """peft's description of one adapter. Layers are always listed, and modules too: peft wants both or neither."""
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
-        target_modules=_modules(config.lora_target_modules, decoder.layers[0]),
-        layers_to_transform=_layers(config.lora_layers, len(decoder.layers)),
+        target_modules=_modules(config.lora_target_modules, layers[0]),
+        layers_to_transform=_layers(config.lora_layers, len(layers)),
     )
 
 

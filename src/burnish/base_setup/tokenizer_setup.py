@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import TemplateError
+from torch import Tensor
 
 from burnish.data import problem_with
-from burnish.data.records import count, some_of
-from burnish.errors import InputError
+from burnish.data.records import messages_of, place_of
+from burnish.errors import InputError, count, some_of
 
 
 class PromptEncoder:
@@ -24,6 +26,7 @@ class PromptEncoder:
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
         self.system_prompt = system_prompt
+        self._known: dict[tuple[str, str], tuple[list[int], str | None]] = {}
         if chat_template and not tokenizer.chat_template:
             raise InputError("chat_template is on, but this model's tokenizer has none; set chat_template: false")
         if chat_template:
@@ -39,16 +42,22 @@ class PromptEncoder:
                 raise InputError(f"prompt {number} is {prompt!r:.60}, of type {type(prompt).__name__}; it must be text")
             ids, problem = self.try_encode(prompt)
             if problem:
-                problems.append(f"{getattr(prompt, 'source', '') or f'prompt {number}'} {problem}")
+                problems.append(f"{place_of(prompt) or f'prompt {number}'} {problem}")
             encoded.append(ids)
         if problems:
             raise InputError(f"{count(len(problems), 'prompt')} cannot be used:\n{some_of(problems)}")
         return encoded
 
     def try_encode(self, prompt: str) -> tuple[list[int], str | None]:
-        """Token ids, and why the prompt cannot be used, if it cannot."""
+        """Token ids, and why the prompt cannot be used, if it cannot. Each prompt is tokenized once."""
+        key = str(prompt), json.dumps(messages_of(prompt))
+        if key not in self._known:
+            self._known[key] = self._try_encode(prompt)
+        return self._known[key]
+
+    def _try_encode(self, prompt: str) -> tuple[list[int], str | None]:
         problem = problem_with(prompt)
-        if problem is None and getattr(prompt, "messages", None) is not None and not self.chat_template:
+        if problem is None and messages_of(prompt) is not None and not self.chat_template:
             problem = "is a chat; set chat_template: true"
         ids: list[int] = []
         try:
@@ -77,6 +86,11 @@ class PromptEncoder:
         encoded = [list(self.tokenizer(a, add_special_tokens=False)["input_ids"]) for a in answers]
         return [[*ids, stop_id][: self.max_new_tokens] for ids in encoded]
 
+    def decode(self, tokens: Tensor, mask: Tensor) -> list[str]:
+        """Responses as text, without special tokens.  [B, T], [B, T]"""
+        responses = [ids[own].tolist() for ids, own in zip(tokens, mask, strict=True)]
+        return self.tokenizer.batch_decode(responses, skip_special_tokens=True)
+
     def count_tokens(self, text: str) -> int:
         """Length of a text as it stands, without template."""
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -84,7 +98,7 @@ class PromptEncoder:
     def _tokens_of(self, prompt: str) -> list[int]:
         if not self.chat_template:
             return list(self.tokenizer(prompt)["input_ids"])
-        messages = list(getattr(prompt, "messages", None) or [{"role": "user", "content": prompt}])
+        messages = list(messages_of(prompt) or [{"role": "user", "content": prompt}])
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self.system_prompt})
         return self._templated(messages, add_generation_prompt=True)

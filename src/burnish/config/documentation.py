@@ -8,11 +8,11 @@ import yaml
 
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
-from burnish.config.stage_configs import RewardModelConfig, RunFiles, SFTConfig, SupervisedConfig, TrainConfig
+from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, SupervisedConfig, TrainConfig
 
 SECTIONS: dict[str, tuple[type, ...]] = {
     "Every stage: the model": (ModelConfig,),
-    "Every stage: files": (RunFiles,),
+    "Every stage: files": (RunConfig,),
     "`burnish train`: PPO": (PPOConfig, TrainConfig),
     "`burnish sft` and `burnish reward`: training": (SupervisedConfig,),
     "`burnish sft`": (SFTConfig,),

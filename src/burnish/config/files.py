@@ -8,23 +8,15 @@ from typing import Any, TypeVar
 
 import yaml
 
+from burnish.config.keys import DATA, PATH, marked
 from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import TrainConfig
 from burnish.data.rows import FILES
 from burnish.errors import ConfigError, InputError
+from burnish.rewards.rules import RULES
 
 MAX_CONFIG_BYTES = 1_000_000
-DATA_KEYS = (
-    "prompts",
-    "eval_prompts",
-    "demonstrations",
-    "eval_demonstrations",
-    "preferences",
-    "eval_preferences",
-    "scores",
-)
-FOLDER_KEYS = ("model_name", "sft", "reward", "eval_reward")
-PART_KEYS = ("path", "function")
+PART_KEYS = ("path", "function")  # of the parts of a reward: what names something on disk
 Config = TypeVar("Config", bound=ModelConfig)
 
 
@@ -37,9 +29,11 @@ def load_config(kind: type[Config], path: str | Path, overrides: list[str] | Non
     """Reads a YAML file and applies `key=value` overrides. Relative paths in the file are taken from its folder."""
     path = Path(path)
     values = read_mapping(path)
-    start_paths_at(path.parent, values)
+    if "stage" in values and values.pop("stage") != kind.stage:  # a run folder's own config
+        raise InputError(f"{path} is the config of a run of another stage than `burnish {kind.command}` makes")
+    start_paths_at(path.parent, kind, values)
     apply_overrides(kind, values, overrides or [])
-    start_paths_at(Path(), values)
+    start_paths_at(Path(), kind, values)
     try:
         return kind(**values)
     except ConfigError as error:
@@ -89,11 +83,12 @@ def apply_overrides(kind: type[ModelConfig], values: dict[str, Any], overrides: 
         values[key] = value if as_text else parse(value, f"override {override!r}")
 
 
-def start_paths_at(folder: Path, values: dict[str, Any]) -> None:
+def start_paths_at(folder: Path, kind: type[ModelConfig], values: dict[str, Any]) -> None:
     """Writes out what names something on disk, so that the run folder's copy of the config stays true anywhere."""
-    for key in (*DATA_KEYS, *FOLDER_KEYS):
+    data = marked(kind, DATA)
+    for key in (*data, *marked(kind, PATH)):
         if isinstance(values.get(key), str):
-            values[key] = _from(folder, values[key], is_data=key in DATA_KEYS)
+            values[key] = _from(folder, values[key], is_data=key in data)
     for parts in (values.get("reward"), values.get("eval_reward")):
         for part in parts if isinstance(parts, list) else []:
             for key in PART_KEYS if isinstance(part, dict) else ():
@@ -103,8 +98,6 @@ def start_paths_at(folder: Path, values: dict[str, Any]) -> None:
 
 def _from(folder: Path, value: str, is_data: bool) -> str:
     """A path if it is one: a data file by its ending, anything else if it exists; names stay as they are."""
-    from burnish.rewards.rules import RULES  # which itself stands on this file's neighbours
-
     file, colon, name = value.rpartition(":") if ".py:" in value else (value, "", "")
     if value in RULES:
         return value
@@ -146,3 +139,11 @@ def parse(text: str, source: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         where = f"{source}:{mark.line + 1}" if mark else source
         raise InputError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def folder_inside(root: Path, name: str) -> Path:
+    """A folder in the root, and not by a link somewhere else."""
+    folder = root / name
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise InputError(f"{folder} leads out of {root}; choose another run_name")
+    return folder

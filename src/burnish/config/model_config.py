@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from burnish.config.keys import BASE, DATA, FIXED, MEASURED, PATH, marked
 from burnish.errors import ConfigError, Problem, nearest
 
 
@@ -23,39 +25,46 @@ class ModelConfig(BaseModel):
         except ValidationError as error:
             raise ConfigError(problems_of(error, type(self))) from None
 
+    stage: ClassVar[str] = ""
+    """Which stage it configures: the name of its part of a pipeline's folder."""
+    section: ClassVar[str] = ""
+    """And of its section in a pipeline's file."""
+    command: ClassVar[str] = ""
+    """And of its command."""
+
     # ---- model
-    model_name: str = "Qwen/Qwen3-0.6B-Base"
+    model_name: Annotated[str, FIXED, BASE, PATH] = "Qwen/Qwen3-0.6B-Base"
     """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
-    lora_r: int = Field(16, ge=1, le=65_536)
+    lora_r: Annotated[int, FIXED, BASE] = Field(16, ge=1, le=65_536)
     """Rank of the adapters. Usual 8-64; a higher rank can learn more and costs memory."""
-    lora_alpha: int = Field(32, ge=1, le=1_000_000)
+    lora_alpha: Annotated[int, FIXED, BASE] = Field(32, ge=1, le=1_000_000)
     """Adapter scale: the adapter's output is multiplied by lora_alpha / lora_r. Usual: twice lora_r."""
     lora_dropout: float = Field(0.1, ge=0, lt=1)
     """Dropout inside the adapters. PPO leaves it off (it would move the ratios before anything is learned); it is
     only written into the saved adapters. Usual 0-0.1."""
-    lora_layers: Literal["all"] | int | list[int] = "all"
+    lora_layers: Annotated[Literal["all"] | int | list[int], FIXED, BASE] = "all"
     """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
     the layers below are computed once per rollout; they learn a little less per step."""
-    lora_target_modules: Literal["all-linear"] | list[str] = "all-linear"
+    lora_target_modules: Annotated[Literal["all-linear"] | list[str], FIXED, BASE] = "all-linear"
     """Linear modules of a layer that get an adapter, for example [q_proj, v_proj]. Fewer: smaller and weaker."""
-    adapter_scope: Literal["response", "sequence"] = "response"
+    adapter_scope: Annotated[Literal["response", "sequence"], FIXED, BASE] = "response"
     """Where the adapters act. `response`: on the end of the prompt and the response, so that the prompt is read once
     for all roles and epochs. `sequence`: everywhere, the ordinary LoRA that can be merged into the base."""
-    device: str = "auto"
+    device: Annotated[str, BASE] = "auto"
     """`auto` (a GPU if there is one), or a torch device such as `cpu` or `cuda:0`."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], FIXED, BASE] = "auto"
     """Number format of the base. `auto`: float32 on CPU (bfloat16 is slow on most), bfloat16 on GPU."""
 
     # ---- prompts and generation
-    chat_template: bool = False
+    chat_template: Annotated[bool, FIXED, BASE] = False
     """Give prompts as a user's message through the tokenizer's chat template. Set it for instruct models."""
-    system_prompt: str | None = None
+    system_prompt: Annotated[str | None, FIXED, BASE] = None
     """System message for the chat template; without it the template's own default is used."""
-    max_new_tokens: int = Field(10, ge=1, le=10_000_000)
+    max_new_tokens: Annotated[int, MEASURED] = Field(10, ge=1, le=10_000_000)
     """Longest response. Usual 16-256: long enough for the reward to be reached; time grows linearly with it."""
 
     # ---- the machine and the dice
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: Annotated[int, FIXED] = Field(0, ge=0, lt=2**31)
     """Sampling, data order and initialisation all follow from it."""
     prompt_cache_mb: int = Field(1024, ge=0, le=10**9)
     """Memory for the base's reading of prompts that may come back in a later step (response scope). Usual: what the
@@ -126,16 +135,6 @@ ELSEWHERE = {
     "init_kl_coef": "kl_coef",
     "max_length": "max_new_tokens",
 }
-# Keys by which one sees that a file was written for another command.
-OTHER_COMMAND = {
-    "demonstrations": "sft",
-    "preferences": "reward",
-    "scores": "reward",
-    "prompts": "train",
-    "model": "pipeline",
-    "ppo": "pipeline",
-    "reward_model": "pipeline",
-}
 
 
 def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem]:
@@ -150,14 +149,12 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
         key = str(item["loc"][0])
         number = next((place for place in item["loc"] if isinstance(place, int)), None)
         if key in ("reward", "eval_reward") and number is not None:
-            problem = _problem_of_part(item, sentence)
-            problems.setdefault(problem, Problem(f"{key}, part {number + 1}: {problem}", key))
+            problems.setdefault(f"{key} {number}", Problem(f"{key}, part {number + 1}: {sentence}", key))
             continue
         if item["loc"][1:] == ("str",) and isinstance(item["input"], list):
             continue  # a list of parts was meant; what is wrong with it is told by the other errors
         if item["type"] == "extra_forbidden":
-            known, command = ELSEWHERE.get(key), OTHER_COMMAND.get(key)
-            command = None if command == "pipeline" and not isinstance(item["input"], dict) else command
+            known, command = ELSEWHERE.get(key), _other_command(key, item["input"])
             hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)
             hint = f"; a file with it is for `burnish {command}`" if command else hint
             problem = f"unknown key {key!r}{hint}"
@@ -169,16 +166,15 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
     return list(problems.values())
 
 
-def _problem_of_part(item: Any, sentence: str) -> str:
-    """What is wrong with one part of a reward."""
-    key, given = str(item["loc"][-1]), item["input"]
-    if item["type"].startswith("union_tag"):
-        kind = given.get("kind") if isinstance(given, dict) else None
-        return f"kind is one of model, rule, python, http, human (got {kind!r})"
-    if item["type"] == "extra_forbidden":
-        return f"unknown key {key!r}"
-    if item["type"] == "missing":
-        return f"{key} is missing"
-    if item["type"] == "value_error":  # in our own words, which show what may be shown
-        return f"{key}: {sentence}"
-    return f"{key}: {sentence} (got {given!r:.80})"
+def _other_command(key: str, given: Any) -> str | None:
+    """The command that a file with such a key was written for."""
+    others = [kind for kind in _kinds(ModelConfig) if kind.command]
+    if isinstance(given, dict) and key in ("model", *(kind.section for kind in others)):
+        return "pipeline"
+    return next((kind.command for kind in others if key in marked(kind, DATA)), None)
+
+
+def _kinds(config: type[ModelConfig]) -> Iterator[type[ModelConfig]]:
+    for kind in config.__subclasses__():
+        yield kind
+        yield from _kinds(kind)

@@ -4,7 +4,6 @@ model:        keys that all stages have (model_name, lora_layers, chat_template,
 sft:          demonstrations and the SFT stage's own keys; leave the section out to start from the base model
 reward_model: preferences or scores; leave it out to train against ppo's own `reward`
 ppo:          prompts and PPO's own keys
-best_of:      the honest alternative in the verdict: the start model's best of so many answers
 run_dir, run_name
 """
 
@@ -18,21 +17,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from burnish.config.files import lines_of, parse, read_mapping, start_paths_at
+from burnish.config.files import folder_inside, lines_of, parse, read_mapping, start_paths_at
+from burnish.config.keys import BASE, marked
 from burnish.config.model_config import ModelConfig
-from burnish.config.reward_parts import part_of
-from burnish.config.stage_configs import NAME, RewardModelConfig, SFTConfig, TrainConfig
-from burnish.disk import folder_inside
+from burnish.config.stage_configs import NAME, RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.errors import ConfigError, InputError, Problem, nearest
+from burnish.rewards.parts import part_of
 
-SECTIONS: dict[str, type[ModelConfig]] = {"sft": SFTConfig, "reward_model": RewardModelConfig, "ppo": TrainConfig}
-KEYS = ("model", *SECTIONS, "best_of", "run_dir", "run_name")
-BEST_OF = 4
-# What makes the base model and the shape of its adapters, which all stages share. (Dropout changes neither.)
-OF_THE_BASE = (
-    "model_name", "dtype", "device", "lora_r", "lora_alpha", "lora_layers", "lora_target_modules", "adapter_scope",
-    "chat_template", "system_prompt",
-)  # fmt: skip
+SECTIONS: dict[str, type[RunConfig]] = {kind.section: kind for kind in (SFTConfig, RewardModelConfig, TrainConfig)}
+KEYS = ("model", *SECTIONS, "run_dir", "run_name")
 
 
 @dataclass(frozen=True)
@@ -44,15 +37,13 @@ class PipelineConfig:
     sft: SFTConfig | None
     reward_model: RewardModelConfig | None
     ppo: TrainConfig
-    best_of: int
     values: dict[str, Any]
-    """What it was made from; kept with the runs, so that they can go on."""
+    """What it was made from; kept with the runs, so that they can be resumed."""
 
     @property
-    def stages(self) -> dict[str, ModelConfig]:
+    def stages(self) -> dict[str, RunConfig]:
         """Those that there are, by the names of their folders, in their order."""
-        every = {"sft": self.sft, "reward": self.reward_model, "ppo": self.ppo}
-        return {name: own for name, own in every.items() if own is not None}
+        return {own.stage: own for own in (self.sft, self.reward_model, self.ppo) if own is not None}
 
 
 def load_pipeline_config(
@@ -63,7 +54,7 @@ def load_pipeline_config(
     values = read_mapping(path)
     for section in ("model", *SECTIONS):
         if isinstance(values.get(section), dict):
-            start_paths_at(path.parent, values[section])
+            start_paths_at(path.parent, SECTIONS.get(section, RunConfig), values[section])
     for override in overrides or []:
         target, equals, value = override.partition("=")
         section, dot, key = target.partition(".")
@@ -75,8 +66,8 @@ def load_pipeline_config(
         if not isinstance(place, dict):
             raise InputError(f"{section} in {path} is no mapping of `key: value` lines, so {override!r} has no place")
         place[key if dot else section] = parse(value, f"override {override!r}")
-        if dot:
-            start_paths_at(Path(), place)  # those of the command line begin where it was given
+        if dot:  # paths on the command line begin where it was given
+            start_paths_at(Path(), SECTIONS.get(section, RunConfig), place)
     name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
@@ -88,6 +79,7 @@ def load_pipeline_config(
 
 def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pipeline's config") -> PipelineConfig:
     """The stages' configs; everything that is wrong with any of them in one error."""
+    values = _with_best_of_in_ppo(values)
     problems = [Problem(f"unknown section {k!r}{nearest(str(k), KEYS)}", k) for k in values if k not in KEYS]
     if "ppo" not in values:
         problems.append(Problem("the section ppo is missing; it names the prompts and says how to train"))
@@ -114,19 +106,23 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
                 sentence = re.sub(r"; a file with it is for .*", "; it has no place in this section", problem.sentence)
                 problems.append(Problem(f"{section}: {sentence}", f"{place}.{problem.key}"))
     problems += _different_bases(stages, values)
-    best_of = values.get("best_of", BEST_OF)
-    if not isinstance(best_of, int) or best_of < 1:
-        said = f"best_of is {best_of!r}; it must be a whole number of at least 1 (1 leaves it out)"
-        problems.append(Problem(said, "best_of"))
     if problems:
         raise ConfigError(problems, source)
-    return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], best_of, values)
+    return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], values)
+
+
+def _with_best_of_in_ppo(values: dict[str, Any]) -> dict[str, Any]:
+    """Files of older versions have `best_of` beside the sections; it is a key of ppo."""
+    if "best_of" not in values or not isinstance(values.get("ppo"), dict):
+        return values
+    rest = {key: value for key, value in values.items() if key != "best_of"}
+    return rest | {"ppo": {"best_of": values["best_of"]} | values["ppo"]}
 
 
 def _different_bases(stages: dict[str, ModelConfig], values: dict[str, Any]) -> list[Problem]:
     """One base model carries all stages: what makes it may not differ between sections."""
     problems = []
-    for key in OF_THE_BASE:
+    for key in marked(ModelConfig, BASE):
         found = {section: getattr(own, key) for section, own in stages.items()}
         if len({repr(value) for value in found.values()}) > 1:
             said = ", ".join(f"{section}: {value!r}" for section, value in found.items())
@@ -138,7 +134,7 @@ def _different_bases(stages: dict[str, ModelConfig], values: dict[str, Any]) -> 
 
 def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Where a stage finds the results of those before it, and puts its own."""
-    filled: dict[str, Any] = {"run_dir": str(folder), "run_name": {"reward_model": "reward"}.get(section, section)}
+    filled: dict[str, Any] = {"run_dir": str(folder), "run_name": SECTIONS[section].stage}
     if section != "sft" and "sft" in values:
         filled["sft"] = str((folder / "sft").resolve())
     own = values[section]

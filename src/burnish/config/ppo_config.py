@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from burnish.config.keys import FIXED, MEASURED, PATH
 from burnish.config.model_config import ModelConfig
-from burnish.config.reward_parts import RewardPart, parts_of
+from burnish.rewards.part import RewardPart
+from burnish.rewards.parts import AnyPart, parts_of
 
 
 class PPOConfig(ModelConfig):
     """One PPO fine-tuning: model, rollout, reward, credit, update."""
 
+    stage = section = "ppo"
+
     # ---- start
-    sft: str | None = None
+    sft: Annotated[str | None, PATH] = None
     """Folder of an SFT run (`burnish sft`): its adapter becomes the reference and the policy's start. Unset: the base
     model itself is both."""
     value_from_reward: bool = False
@@ -22,17 +26,17 @@ class PPOConfig(ModelConfig):
     needs a reward of kind `model`."""
 
     # ---- generation
-    temperature: float = Field(1.0, ge=0.001, le=1000)
+    temperature: Annotated[float, MEASURED] = Field(1.0, ge=0.001, le=1000)
     """Sampling temperature, applied when scoring too. Usual 0.7-1.0; lower explores less."""
-    top_k: int = Field(50, ge=0, le=4096)
+    top_k: Annotated[int, MEASURED] = Field(50, ge=0, le=4096)
     """Keep the k most likely tokens, 0 for all. Usual 20-100; small sets read better and make the policy's head cheap.
     The reference always counts with its whole vocabulary: text it would not sample costs its full KL."""
-    top_p: float = Field(0.95, ge=0.001, le=1)
+    top_p: Annotated[float, MEASURED] = Field(0.95, ge=0.001, le=1)
     """Keep the smallest set of tokens with this probability, 1 for all. Usual 0.9-1; lower explores less. Below 1 it
     needs top_k: the sets are stored, and must not grow without bound."""
 
     # ---- reward and KL
-    reward: str | list[RewardPart] = "tldr"
+    reward: Annotated[str | list[AnyPart], PATH, MEASURED] = "tldr"
     """What is learned: a rule's name, a Python function as `file.py:name`, the folder of a reward model, or a list of
     weighted parts of several kinds (docs/rewards.md)."""
     reward_timeout: float = Field(60.0, gt=0, le=1_000_000)
@@ -77,7 +81,7 @@ class PPOConfig(ModelConfig):
     steps: int = Field(100, ge=1, le=10**9)
     """PPO steps of the run: each is one rollout and its updates. Usual 10-1000; the learning rates decay over
     them."""
-    batch_size: int = Field(32, ge=1, le=10**9)
+    batch_size: Annotated[int, FIXED] = Field(32, ge=1, le=10**9)
     """Responses per PPO step. Usual 16-512. Larger: less noise; decoding grows slower than linearly."""
     epochs: int = Field(4, ge=1, le=10_000)
     """Passes over each rollout. Usual 1-4; more reuse the data harder and move the policy further."""
@@ -113,7 +117,7 @@ class PPOConfig(ModelConfig):
             lower, upper = batch // mini * mini, (batch // mini + 1) * mini
             way_out = f"{lower} or {upper}" if lower else f"{upper}"
             broken.append(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}")
-        if self.value_from_reward and not any(part.kind == "model" for part in self.reward_parts):
+        if self.value_from_reward and not self._reward_model_parts:
             broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
         broken += self._broken_rules_of_kl()
         if self.value_warmup_steps >= self.steps:
@@ -143,13 +147,12 @@ class PPOConfig(ModelConfig):
         return broken
 
     @property
-    def reward_parts(self) -> list[RewardPart]:
-        return parts_of(self.reward)
+    def _reward_model_parts(self) -> list[RewardPart]:
+        return [part for part in self.reward_parts if part.kind == "model"]
 
     @property
-    def eval_reward_parts(self) -> list[RewardPart]:
-        """Of a second reward that training does not see; there is none without a run's config."""
-        return []
+    def reward_parts(self) -> list[RewardPart]:
+        return parts_of(self.reward)
 
     @property
     def optimizer_steps_per_ppo_step(self) -> int:

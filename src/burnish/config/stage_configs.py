@@ -5,30 +5,30 @@ Relative paths in a config file start at the file's folder; those in overrides, 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from burnish.config.keys import DATA, FIXED, MEASURED, PATH, PLACE
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
-from burnish.config.reward_parts import RewardPart, parts_of
 from burnish.errors import nearest
+from burnish.rewards.part import RewardPart
+from burnish.rewards.parts import AnyPart, parts_of
 
 COLUMNS = ("prompt", "reference", "completion", "chosen", "rejected", "response", "score")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
-class RunFiles(BaseModel):
-    """What every stage says about its files."""
+class RunConfig(ModelConfig):
+    """What every command says about its data and its run folder."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
-    fields: dict[str, str] = Field(default_factory=dict)
+    fields: Annotated[dict[str, str], FIXED] = Field(default_factory=dict)
     """Other names for the data's columns, ours first: {prompt: question, chosen: better}."""
-    skip_bad: bool = False
+    skip_bad: Annotated[bool, FIXED] = False
     """Leave out rows that cannot be used, prompts that do not fit the context among them, and count them, instead of
     stopping."""
-    num_eval_prompts: int = Field(16, ge=0, le=10**9)
+    num_eval_prompts: Annotated[int, FIXED] = Field(16, ge=0, le=10**9)
     """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
     held-out data has a file of its own, nor for bundled texts, which bring their own split."""
     save_every: int = Field(10, ge=0, le=10**9)
@@ -37,9 +37,9 @@ class RunFiles(BaseModel):
     """Minutes after which a checkpoint is due, however few steps were made."""
     keep_checkpoints: int = Field(2, ge=1, le=10**9)
     """How many of the last checkpoints stay; the best one stays too."""
-    run_dir: str = "runs"
+    run_dir: Annotated[str, PLACE] = "runs"
     """Folder that run folders are created in."""
-    run_name: str | None = Field(None, pattern=NAME)
+    run_name: Annotated[str | None, PLACE] = Field(None, pattern=NAME)
     """Name of this run's folder. Unset: the time of its start."""
 
     @field_validator("fields")
@@ -58,17 +58,21 @@ class RunFiles(BaseModel):
         return value
 
 
-class TrainConfig(PPOConfig, RunFiles):
+class TrainConfig(PPOConfig, RunConfig):
     """Config of `burnish train`: all PPO settings, and the run's files."""
 
-    prompts: str
+    command = "train"
+
+    prompts: Annotated[str, DATA]
     """Prompts to train on: a .jsonl, .csv, .parquet or .txt file (one prompt per line), or a dataset's name. A relative
     path in a config file starts at that file's folder (so do all other paths)."""
-    eval_prompts: str | None = None
+    eval_prompts: Annotated[str | None, DATA] = None
     """Held-out prompts in a file of their own. Without it, `num_eval_prompts` are set aside from `prompts`."""
-    eval_reward: str | list[RewardPart] | None = None
+    eval_reward: Annotated[str | list[AnyPart] | None, PATH, MEASURED] = None
     """A second reward that training does not see (written like `reward`): the verdict compares by it too, so that a
     model which only learned to please its reward is found out."""
+    best_of: int = Field(4, ge=1, le=10_000)
+    """What the verdict compares with: the start model's best of this many answers, by the reward. 1 leaves it out."""
     samples_per_step: int = Field(2, ge=0, le=10**9)
     """Responses per step that are written to samples.jsonl with all their per-token columns."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
@@ -80,14 +84,14 @@ class TrainConfig(PPOConfig, RunFiles):
         return [] if self.eval_reward is None else parts_of(self.eval_reward)
 
 
-class SupervisedConfig(ModelConfig, RunFiles):
+class SupervisedConfig(RunConfig):
     """Training on texts that people wrote or judged."""
 
-    max_new_tokens: int = Field(128, ge=1, le=10_000_000)
+    max_new_tokens: Annotated[int, MEASURED] = Field(128, ge=1, le=10_000_000)
     """Longest answer, in tokens. Longer ones are cut: they lose their end, and what only the end shows."""
     epochs: int = Field(2, ge=1, le=10_000)
     """Passes over the data. Usual 1-3; more fit it harder."""
-    batch_size: int = Field(16, ge=1, le=10**9)
+    batch_size: Annotated[int, FIXED] = Field(16, ge=1, le=10**9)
     """Rows per optimizer step. Usual 8-64."""
     learning_rate: float = Field(2e-4, gt=0, le=1)
     """Peak learning rate: reached after a tenth of the updates, then decaying linearly to 0. Usual 1e-4 to 1e-3."""
@@ -98,22 +102,27 @@ class SupervisedConfig(ModelConfig, RunFiles):
 class SFTConfig(SupervisedConfig):
     """Config of `burnish sft`: LoRA on demonstrations."""
 
-    demonstrations: str
+    stage = section = command = "sft"
+
+    demonstrations: Annotated[str, DATA]
     """Rows of `prompt` and `completion`: a .jsonl, .csv or .parquet file, or a dataset's name."""
-    eval_demonstrations: str | None = None
+    eval_demonstrations: Annotated[str | None, DATA] = None
     """Held-out demonstrations. Without it, `num_eval_prompts` prompts are set aside."""
 
 
 class RewardModelConfig(SupervisedConfig):
     """Config of `burnish reward`: a reward model from preferences, human scores, or both."""
 
-    preferences: str | None = None
+    stage = command = "reward"
+    section = "reward_model"
+
+    preferences: Annotated[str | None, DATA] = None
     """Rows of `prompt`, `chosen` and `rejected`: a .jsonl, .csv or .parquet file, or a dataset's name."""
-    scores: str | None = None
+    scores: Annotated[str | None, DATA] = None
     """Rows of `prompt`, `response` and `score`: what people thought of single answers."""
-    eval_preferences: str | None = None
+    eval_preferences: Annotated[str | None, DATA] = None
     """Held-out preferences. Without it, `num_eval_prompts` prompts are set aside."""
-    sft: str | None = None
+    sft: Annotated[str | None, PATH] = None
     """Folder of an SFT run: the reward model starts from its adapter, and scores are centred on its answers."""
     num_centring_prompts: int = Field(32, ge=0, le=10**9)
     """Training prompts that the start model answers when training is done, so that its mean score becomes 0 and the

@@ -11,10 +11,13 @@ from burnish.data.records import (
     load_preferences,
     load_prompts,
     load_scores,
+    messages_of,
+    place_of,
     places_of,
     problem_with,
     prompts_of,
+    reference_of,
 )
-from burnish.data.report import data_report
-from burnish.data.sources import load_prompts_of, load_split
+from burnish.data.sources import load_split
 from burnish.data.splits import Split, refuse_overlap, split_by_prompt
+from burnish.data.summary import data_summary

@@ -38,9 +38,10 @@ def tldr_prompt(post: dict[str, str]) -> str:
 
 
 def _split(rows: list[dict[str, Any]], record_of: Any) -> Split[Any]:
-    return Split(*([record_of(r) for r in rows if r["split"] == name] for name in ("train", "held_out")))
+    train, held_out = ([record_of(r) for r in rows if r["split"] == name] for name in ("train", "held_out"))
+    return Split(train, held_out)
 
 
 def _bundled(name: str) -> list[dict[str, Any]]:
-    text = (files("burnish") / "bundled" / name).read_text(encoding="utf-8")
+    text = (files("burnish.data") / "texts" / name).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]

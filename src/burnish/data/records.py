@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from burnish.data.rows import read_rows
-from burnish.errors import InputError, nearest
+from burnish.errors import SHOWN_ERRORS, InputError, count, nearest, some_of
 
-SHOWN_ERRORS = 3
 ROLES = ("system", "user", "assistant", "tool")
 Messages = list[dict[str, str]]
 
@@ -34,6 +33,21 @@ class Prompt(str):
         prompt = super().__new__(cls, text)
         prompt.source, prompt.messages, prompt.reference = source, messages, reference
         return prompt
+
+
+def place_of(prompt: str) -> str:
+    """Where a prompt came from, as file:line; empty for one that was made in Python."""
+    return prompt.source if isinstance(prompt, Prompt) else ""
+
+
+def messages_of(prompt: str) -> Messages | None:
+    """The messages of a chat; None for plain text."""
+    return prompt.messages if isinstance(prompt, Prompt) else None
+
+
+def reference_of(prompt: str) -> str | None:
+    """The answer that a prompt came with, if it came with one."""
+    return prompt.reference if isinstance(prompt, Prompt) else None
 
 
 @dataclass(frozen=True)
@@ -158,16 +172,6 @@ def _load(
     return Loaded(str(source), records, bad)
 
 
-def some_of(lines: Sequence[str]) -> str:
-    """The first three, and how many more there are."""
-    more = f"\n  ... and {len(lines) - SHOWN_ERRORS} more" if len(lines) > SHOWN_ERRORS else ""
-    return "\n".join(f"  {line}" for line in lines[:SHOWN_ERRORS]) + more
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 # ---------------------------------------------------------------------------------------------------- single values
 
 
@@ -271,4 +275,16 @@ def prompts_of(records: Iterable[Any]) -> list[str]:
 
 def places_of(records: Iterable[Any]) -> list[str]:
     """Where each record came from, as file:line; empty for one that was made in Python."""
-    return [getattr(prompt, "source", "") for prompt in prompts_of(records)]
+    return [place_of(prompt) for prompt in prompts_of(records)]
+
+
+def texts_of(records: Iterable[Any]) -> Iterator[str]:
+    """Everything that prompts and other records say, for their fingerprint."""
+    for record in records:
+        if isinstance(record, str):
+            yield str(record)
+            yield repr((reference_of(record), messages_of(record)))
+        elif is_dataclass(record):
+            yield from texts_of([getattr(record, own.name) for own in fields(record)])
+        else:
+            yield str(record)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from burnish.data.records import prompts_of
+from burnish.data.records import prompts_of, texts_of
 from burnish.errors import InputError
 
 Record = TypeVar("Record")
@@ -19,6 +19,18 @@ class Split(Generic[Record]):
 
     train: list[Record]
     held_out: list[Record]
+    num_left_out: int = 0
+    """Rows that could not be used, and were left out because `skip_bad` asks for that."""
+
+    @property
+    def everything(self) -> list[Record]:
+        return [*self.train, *self.held_out]
+
+    def texts(self) -> Iterator[str]:
+        """Everything that the data says, and what of it is held out, for its fingerprint."""
+        yield from texts_of(self.train)
+        yield "held out"
+        yield from texts_of(self.held_out)
 
 
 def split_by_prompt(

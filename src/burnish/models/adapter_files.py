@@ -12,11 +12,12 @@ import torch
 from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 
-from burnish.disk import folder_to_disk, fresh_folder, inside, refuse_links, to_disk
+from burnish.decoder.base_identity import BaseIdentity, other_tensors
+from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
-from burnish.models.base_identity import BaseIdentity, other_tensors
-from burnish.models.base_model import RoleModel, ScalarModel
-from burnish.models.shared_base import SharedBase
+from burnish.models.role import RoleModel, ScalarModel
+from burnish.runs.disk import folder_to_disk, fresh_folder, inside, refuse_links, to_disk
+from burnish.runs.run import Run
 
 # An adapter's shape, as peft and as our config call it.
 SHAPE = {
@@ -55,6 +56,14 @@ def save_adapter(role: RoleModel, target: Path) -> None:
     written.rename(target)
     to_disk(target.parent)
     shutil.rmtree(scratch)
+
+
+def save_to_run(run: Run, role: RoleModel) -> Path:
+    """The same, under a run's adapters/."""
+    assert role.adapter is not None
+    folder = run.path(f"adapters/{role.adapter}")
+    save_adapter(role, folder)
+    return folder
 
 
 def adapter_folder(path: str | Path, role: str) -> Path:

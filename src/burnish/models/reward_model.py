@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from burnish.decoder.decoder import context_length
+from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
 from burnish.models.adapter_files import load_adapter
-from burnish.models.base_model import ScalarModel
-from burnish.models.key_values import FixedPrefix
-from burnish.models.shared_base import SharedBase, context_length
-from burnish.sa_pairs import SAPairs, left_padded, right_padded
+from burnish.models.role import ScalarModel
+from burnish.sa_pairs.table import SAPairs
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 
@@ -45,12 +46,7 @@ class RewardModel(ScalarModel):
                     f"prompt and response {number} have {len(prompt) + len(answer)} tokens; the reward model reads "
                     f"{room}. Shorten them"
                 )
-        return self.score_tokens(encoded, answers).tolist()
-
-    def score_tokens(self, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> Tensor:
-        """One score per prompt and answer, given as token ids; with gradient unless that is switched off."""
-        tensors = (*left_padded(prompts), *right_padded(answers))
-        return self.scores(*(t.to(self.base.device) for t in tensors))
+        return self.score(SAPairs.of_tokens(encoded, answers, base.device)).tolist()
 
     @torch.no_grad()
     def normalise(self, mean: float, std: float) -> None:
@@ -58,13 +54,26 @@ class RewardModel(ScalarModel):
         self.head.weight /= std
         self.head.bias.copy_((self.head.bias - mean) / std)
 
-    @torch.no_grad()
-    def score_pairs(self, sa_pairs: SAPairs) -> list[float]:
-        """Scores of sequences just generated: the very tokens, over the prompt that the base has already read."""
+    def score(self, sa_pairs: SAPairs) -> Tensor:
+        """One score per response, with gradient unless that is switched off.  -> [B]"""
+        if not self.trained:
+            raise InputError(
+                "this reward model's head is untrained: its scores would be noise. Load a trained one (in a config: "
+                "reward: FOLDER), or train it and call mark_trained()"
+            )
+        return self.raw_score(sa_pairs)
+
+    def raw_score(self, sa_pairs: SAPairs) -> Tensor:
+        """The same, trained or not: what training looks at.
+
+        A score is read off the state after the last token, as if one more token were to come.
+        """
         if sa_pairs.prompt_ids is None or sa_pairs.prompt_mask is None:
             raise InputError("these SA pairs carry no 'state', so the reward model cannot read them")
-        response = self._ended_as_in_training(sa_pairs["action"], sa_pairs.mask)
-        return self.scores(sa_pairs.prompt_ids, sa_pairs.prompt_mask, response, sa_pairs.mask).tolist()
+        response = F.pad(self._ended_as_in_training(sa_pairs["action"], sa_pairs.mask), (0, 1))  # [B, T + 1]
+        context = self.base.build_context(sa_pairs.prompt_ids, sa_pairs.prompt_mask, response)
+        hidden = self.base.state_hidden(self.adapter, context)  # [B, T + 1, H]
+        return self.read(hidden[torch.arange(len(hidden), device=hidden.device), sa_pairs.lengths])
 
     def _ended_as_in_training(self, response: Tensor, mask: Tensor) -> Tensor:
         """A score is read off the last token. A model may stop in several ways, and only one of them was trained on."""
@@ -72,23 +81,6 @@ class RewardModel(ScalarModel):
         token = response.gather(1, last)
         stopped = torch.isin(token, torch.tensor(self.base.stop_ids, device=token.device))
         return response.scatter(1, last, token.masked_fill(stopped, self.base.stop_id))
-
-    def scores(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor, mask: Tensor) -> Tensor:
-        """One score per sequence, with gradient.  prompt [B, P] left-padded, response [B, T] right-padded -> [B]"""
-        if not (self.trained or torch.is_grad_enabled()):
-            raise InputError(
-                "this reward model's head is untrained: its scores would be noise. Load a trained one (in a config: "
-                "reward: FOLDER), or train it and call mark_trained()"
-            )
-        base = self.base
-        start = base.suffix_start(prompt_ids.shape[1])
-        cache = base.read_prompts(prompt_ids, prompt_mask, room=0)
-        suffix = torch.cat([prompt_ids[:, start:], response], dim=1)
-        key_mask = torch.cat([prompt_mask, torch.ones_like(response, dtype=torch.bool)], dim=1)
-        base.take_role(self.adapter)
-        hidden = base.run_layers(base.embed(suffix), key_mask, FixedPrefix(cache.room, 0), range(base.num_layers))
-        last = hidden.shape[1] - response.shape[1] + mask.sum(1) - 1  # [B]
-        return self.read(base.norm(hidden[torch.arange(len(last), device=last.device), last]))
 
     def load(self, folder: str | Path) -> RewardModel:
         """Takes adapter and head from a folder that `save_adapter` wrote."""

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from burnish.decoder.shared_base import SharedBase
 from burnish.models.adapter_files import load_adapter
-from burnish.models.base_model import ScalarModel
-from burnish.models.shared_base import SharedBase
-from burnish.models.shared_context import SharedContext
+from burnish.models.role import ScalarModel
+from burnish.sa_pairs.table import SAPairs
 
 
 class ValueModel(ScalarModel):
@@ -33,6 +33,6 @@ class ValueModel(ScalarModel):
             for parameter in self.head.parameters():
                 parameter.mul_(weight)
 
-    def values(self, context: SharedContext, mask: Tensor) -> Tensor:
+    def values(self, sa_pairs: SAPairs) -> Tensor:
         """V(s) before every response token.  -> [B, T], zero outside the mask"""
-        return self.read(self.base.state_hidden(self.adapter, context)) * mask
+        return self.read(self.base.state_hidden(self.adapter, self.base.context_of(sa_pairs))) * sa_pairs.mask

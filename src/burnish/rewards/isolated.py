@@ -11,8 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from burnish.data.records import reference_of
 from burnish.errors import InputError, RewardFailedError
-from burnish.safe_text import without_secrets
+from burnish.text import without_secrets
 
 START_SECONDS = 120.0  # a reward file may import large libraries
 
@@ -51,7 +52,7 @@ class IsolatedFunction:
     def __call__(self, prompts: Sequence[str], responses: Sequence[str], tokens: Any = None) -> Any:
         self.start()
         question = {
-            "prompts": [(str(p), getattr(p, "reference", None)) for p in prompts],
+            "prompts": [(str(p), reference_of(p)) for p in prompts],
             "responses": list(responses),
             "tokens": tokens,
         }

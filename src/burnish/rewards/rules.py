@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+from burnish.data.records import place_of, reference_of
 from burnish.errors import InputError, nearest
 from burnish.rewards import words
 from burnish.rewards.tldr import tldr
@@ -70,13 +71,13 @@ def _is_json(text: str, keys: list[str]) -> bool:
 def rouge_l(prompts: list[str], responses: list[str]) -> list[float]:
     """Overlap with the prompt's reference answer, from 0 to 1: F1 of the longest common subsequence of words."""
     check_references("rouge_l", prompts)
-    return [words.rouge_l(p.reference, r) for p, r in zip(prompts, responses, strict=True)]  # type: ignore[attr-defined]
+    return [words.rouge_l(str(reference_of(p)), r) for p, r in zip(prompts, responses, strict=True)]
 
 
 def exact_number(prompts: list[str], responses: list[str]) -> list[float]:
     """1 where the last number in the response is the last number in the prompt's reference answer, else 0."""
     check_references("exact_number", prompts)
-    wanted = [_last_number(prompt.reference) for prompt in prompts]  # type: ignore[attr-defined]
+    wanted = [_last_number(str(reference_of(prompt))) for prompt in prompts]
     return [float(_last_number(r) == w) for r, w in zip(responses, wanted, strict=True)]
 
 
@@ -91,7 +92,7 @@ NEED_REFERENCES = ("rouge_l", "exact_number")
 
 def check_references(rule: str, prompts: Sequence[str]) -> None:
     """Every prompt has the reference that such a rule compares with; all that have none are told at once."""
-    references = [(prompt, getattr(prompt, "reference", None)) for prompt in prompts]
+    references = [(prompt, reference_of(prompt)) for prompt in prompts]
     missing = [_where(prompt) for prompt, reference in references if reference is None]
     if missing:
         raise InputError(
@@ -110,7 +111,7 @@ def _listed(places: list[str]) -> str:
 
 
 def _where(prompt: str) -> str:
-    return getattr(prompt, "source", "") or f"the prompt {prompt[:40]!r}"
+    return place_of(prompt) or f"the prompt {prompt[:40]!r}"
 
 
 RULES: dict[str, Callable[..., list[float]]] = {

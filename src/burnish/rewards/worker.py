@@ -8,6 +8,7 @@ process without which this one ends.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import inspect
 import json
 import os
@@ -16,11 +17,12 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from burnish.data.records import Prompt
-from burnish.errors import BurnishError
-from burnish.rewards.sources import python_function
+from burnish.errors import BurnishError, InputError, nearest
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -77,6 +79,31 @@ def _leave_with(trainer: int) -> None:
     while os.getppid() == trainer:
         time.sleep(1.0)
     os._exit(1)
+
+
+def python_function(address: str) -> Callable[..., Any]:
+    """`file.py:name`: runs the file as a module of its own, which may import its neighbours, and takes the function."""
+    file_name, _, name = address.rpartition(":")
+    file = Path(file_name)
+    if not file.is_file():
+        raise InputError(f"reward file {file} does not exist")
+    module_name = f"burnish_reward_{file.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # a script may end itself when it is run
+        raise InputError(f"reward file {file} cannot be run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
+    if name not in functions:
+        raise InputError(f"{file} has no function {name!r}{nearest(name, functions)}")
+    return getattr(module, name)
 
 
 def _takes_tokens(function: Any) -> bool:

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import chain
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from burnish import terminal
-from burnish.base_setup.base_setup import leave_out_unreadable
+from burnish.base_setup.base_setup import load_encoder, readable
 from burnish.config import TrainConfig
 from burnish.config.pipeline_config import load_pipeline_config
-from burnish.data import load_prompts_of
-from burnish.disk import inside
+from burnish.data import prompts_of
 from burnish.errors import InputError
-from burnish.evaluation import EVAL_SEED, Evaluation, both_scored, evaluate
-from burnish.models import PolicyModel
+from burnish.evaluation import people
+from burnish.evaluation.evaluation import Evaluation, both_scored
+from burnish.evaluation.measure import EVAL_SEED, evaluate
+from burnish.evaluation.verdict import Verdict, judge
 from burnish.models.adapter_files import load_adapter
-from burnish.paired import PairedComparison, compare
-from burnish.ppo_trainer import PPOTrainer, RewardComputer
-from burnish.runs import PIPELINE, Run
-from burnish.safe_text import without_secrets
+from burnish.models.policy_model import PolicyModel
+from burnish.ppo.ppo_trainer import PPOTrainer
+from burnish.ppo.reward_computer import RewardComputer
+from burnish.runs.disk import inside
+from burnish.runs.run import PIPELINE, Run
+from burnish.show import terminal
+from burnish.show.comparison import who_won
 from burnish.stages.leaks import warn_of_leaks
+from burnish.stages.stage import STAGES
 from burnish.stages.trusted import ask_for_trust, data_deeds, model_deeds, reward_deeds
-from burnish.verdict import Verdict, judge, who_won
-
-USUAL_BEST_OF = 4
-Choose = Callable[[str, str, str], str]
-"""Prompt and two answers in; `1`, `2`, `t` (tie) or `q` (enough) out."""
+from burnish.text import plain, without_secrets
 
 
 def evaluate_run(
@@ -38,59 +39,89 @@ def evaluate_run(
     folder: str,
     best_of: int | None = None,
     ask: int = 0,
-    choose: Choose | None = None,
+    choose: people.Choose | None = None,
     trust: bool = False,
 ) -> Verdict:
     """Loads a finished PPO run, measures, asks a person if wanted, and writes verdict.json.
 
-    Without `best_of`, the start model gets as many answers as in the last verdict, or 4. `trust` lets the config of a
-    run that is not this user's do what it asks for.
+    `best_of` is as the run's config has it unless given. With `ask`, answers that the last verdict was made from are
+    asked about as they are, and no model is loaded. `trust` lets the config of a run that is not this user's do what
+    it asks for.
     """
     run = Run.open(folder)
-    config, file = run.config, run.path("config.yaml")
-    if run.pipeline_folder is not None:  # which may have been moved, with the models of the earlier stages
-        file = inside(run.pipeline_folder, PIPELINE)
-        config = load_pipeline_config(file, [], run.pipeline_folder).ppo
-    deeds = chain(model_deeds(config), data_deeds(config, file.parent), reward_deeds(config))
-    ask_for_trust(console, file, deeds, trust)
-    if not isinstance(config, TrainConfig):
-        raise InputError(f"{folder} was trained from Python and names no prompts; burnish.verdict.judge compares there")
-    prompts = leave_out_unreadable(config, load_prompts_of(config)[0])[0].held_out
-    if not prompts:
-        raise InputError(f"{folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
-    kept = run.read("start.json")["evaluation"]["prompts"] if (run.folder / "start.json").is_file() else None
-    if kept is not None and kept != without_secrets(prompts):
-        raise InputError(
-            f"the data of {folder} has changed: its held-out prompts are not those that were set aside when it was "
-            "trained, so some of them may have been trained on. Bring the data back"
-        )
-    warn_of_leaks(config, prompts)
+    config = _trusted_config(console, run, trust)
+    prompts = _held_out(run, config)
     with run.lock():
-        with terminal.busy(console, terminal.loading(config)):
-            trainer = PPOTrainer(config)
-            load_adapter(trainer.base, "policy", run.policy_folder)
-        verdict = verdict_of(console, trainer, run, prompts, best_of or _best_of_before(run), ask, choose)
-    console.print(terminal.plain(verdict.sentence), highlight=False)
+        known = run.read("verdict.json") if ask and best_of is None and run.has("verdict.json") else {}
+        if "evaluations" in known:
+            start, tuned, best = (_evaluation(known["evaluations"][s], prompts) for s in ("start", "tuned", "best"))
+            assert start is not None
+            assert tuned is not None
+            people.ask(run, start, tuned, ask, choose or terminal.chooser(console))
+            verdict = write_verdict(console, run, start, tuned, best, known["best_of_n"]["n"] if best else 1)
+        else:
+            warn_of_leaks(config, prompts)
+            with terminal.busy(console, terminal.loading(config)):
+                trainer = PPOTrainer(config)
+                load_adapter(trainer.base, "policy", run.policy_folder)
+            verdict = _verdict_of(console, trainer, run, prompts, best_of or config.best_of, ask, choose)
+    console.print(plain(verdict.sentence), highlight=False)
     return verdict
 
 
-def verdict_of(
+def _trusted_config(console: Console, run: Run, trust: bool) -> TrainConfig:
+    """The run's own; of a pipeline, which may have been moved with the models of its earlier stages, the pipeline's."""
+    file = run.path("config.yaml")
+    if run.stage != "ppo":
+        raise InputError(f"{run.folder} is a run of `burnish {STAGES[run.stage].config.command}`; this needs a PPO run")
+    if "prompts" not in run.settings:
+        raise InputError(
+            f"{run.folder} was trained from Python and names no prompts; compare with burnish.evaluation.verdict.judge"
+        )
+    if run.pipeline_folder is not None:
+        file = inside(run.pipeline_folder, PIPELINE)
+        config = load_pipeline_config(file, [], run.pipeline_folder).ppo
+    else:
+        config = TrainConfig(**run.settings)
+    deeds = chain(model_deeds(config), data_deeds(config, file.parent), reward_deeds(config))
+    ask_for_trust(console, file, deeds, trust)
+    return config
+
+
+def _held_out(run: Run, config: TrainConfig) -> list[str]:
+    """The prompts that were set aside when it was trained; other ones may have been trained on."""
+    data = STAGES["ppo"].load(config)
+    if config.skip_bad:
+        data = readable(config, load_encoder(config), data)
+    prompts = prompts_of(data.held_out)
+    if not prompts:
+        raise InputError(f"{run.folder} holds out no prompts (num_eval_prompts: 0), so there is nothing to measure on")
+    kept = run.read("start.json")["evaluation"]["prompts"] if run.has("start.json") else None
+    if kept is not None and kept != without_secrets(prompts):
+        raise InputError(
+            f"the data of {run.folder} has changed: its held-out prompts are not those that were set aside when it was "
+            "trained, so some of them may have been trained on. Bring the data back"
+        )
+    return prompts
+
+
+def _verdict_of(
     console: Console,
     trainer: PPOTrainer,
     run: Run,
     prompts: Sequence[str],
-    best_of: int = USUAL_BEST_OF,
-    ask: int = 0,
-    choose: Choose | None = None,
+    best_of: int,
+    ask: int,
+    choose: people.Choose | None,
 ) -> Verdict:
-    """The same for a trainer that is at hand."""
-    second = second_reward(trainer)
+    assert isinstance(trainer.config, TrainConfig)
+    second = second_reward(trainer, trainer.config)
     with terminal.busy(console, f"start and tuned model answer {len(prompts)} held-out prompts"):
         start = evaluate(trainer, prompts, start_model(trainer), second)
         tuned = evaluate(trainer, prompts, None, second)
     start, tuned = both_scored(start, tuned)
     if ask:
-        _ask_person(run, start, tuned, ask, choose or _choose_in_terminal(console))
+        people.ask(run, start, tuned, ask, choose or terminal.chooser(console))
     return conclude(console, trainer, run, start, tuned, best_of)
 
 
@@ -100,21 +131,38 @@ def conclude(
     run: Run,
     start: Evaluation,
     tuned: Evaluation,
-    best_of: int = 0,
+    best_of: int,
 ) -> Verdict:
     """From two measurements, and what people said of them, to the verdict: shown, and kept in verdict.json."""
     best = None
     if best_of > 1:
         with terminal.busy(console, f"the start model answers {best_of - 1} more times"):
-            best = (best_of, _best_of(trainer, start, best_of))
-    verdict = judge(start, tuned, best, _human_wins(run, start, tuned))
+            best = _best_of(trainer, start, best_of)
+    return write_verdict(console, run, start, tuned, best, best_of)
+
+
+def write_verdict(
+    console: Console, run: Run, start: Evaluation, tuned: Evaluation, best: Evaluation | None, best_of: int
+) -> Verdict:
+    """`best` are the start model's best of `best_of` answers."""
+    human = people.wins(run, start, tuned)
+    verdict = judge(start, tuned, None if best is None else (best_of, best), human)
     answers = [
         {"prompt": p, "start": s, "tuned": t} for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
     ]
-    sides = {"start": start.as_dict(), "tuned": tuned.as_dict(), "answers": answers}
+    evaluations = {"start": asdict(start), "tuned": asdict(tuned), "best": best and asdict(best)}
+    sides = {"start": start.as_dict(), "tuned": tuned.as_dict(), "answers": answers, "evaluations": evaluations}
     run.write("verdict.json", verdict.as_dict() | sides)
     console.print(verdict_table(start, tuned, verdict))
     return verdict
+
+
+def _evaluation(kept: dict[str, Any] | None, prompts: Sequence[str]) -> Evaluation | None:
+    """One that was written to a file, with the prompts' messages and references."""
+    if kept is None:
+        return None
+    by_text = {without_secrets(str(prompt)): prompt for prompt in prompts}
+    return Evaluation(**kept | {"prompts": [by_text.get(text, text) for text in kept["prompts"]]})
 
 
 def start_model(trainer: PPOTrainer) -> PolicyModel:
@@ -122,16 +170,10 @@ def start_model(trainer: PPOTrainer) -> PolicyModel:
     return PolicyModel(trainer.base, trainer.sft_model.adapter, trainer.config.temperature)
 
 
-def second_reward(trainer: PPOTrainer) -> RewardComputer | None:
+def second_reward(trainer: PPOTrainer, config: TrainConfig) -> RewardComputer | None:
     """The reward that training does not see, if the config names one."""
-    parts = trainer.config.eval_reward_parts
+    parts = config.eval_reward_parts
     return trainer.reward_of(parts) if parts else None
-
-
-def _best_of_before(run: Run) -> int:
-    """How many answers the last verdict chose the best from."""
-    before = run.read("verdict.json")["best_of_n"] if (run.folder / "verdict.json").is_file() else None
-    return int(before["n"]) if before else USUAL_BEST_OF
 
 
 def _best_of(trainer: PPOTrainer, first: Evaluation, n: int) -> Evaluation:
@@ -144,73 +186,6 @@ def _best_of(trainer: PPOTrainer, first: Evaluation, n: int) -> Evaluation:
         best.texts.append(winner.texts[number])
         best.reward.append(winner.reward[number])
     return best
-
-
-# ------------------------------------------------------------------------------------------------------- a person
-
-
-def _ask_person(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, choose: Choose) -> None:
-    """Blind: two answers in random order. What was asked before is not asked again.
-
-    Choices are kept in choices.jsonl; those that are no ties also as preferences for the next reward model.
-    """
-    known = _choices(run)
-    order = random.SystemRandom()  # no seed: the sides must not be the same in every session
-    asked = 0
-    for prompt, first, second in zip(start.prompts, start.texts, tuned.texts, strict=True):
-        if asked == how_many:
-            break
-        if first.strip() == second.strip() or (prompt, first, second) in known:
-            continue  # nothing to choose, or chosen already
-        tuned_first = order.random() < 0.5
-        choice = choose(prompt, *((second, first) if tuned_first else (first, second)))
-        if choice == "q":
-            break
-        asked += 1
-        better = "tie" if choice == "t" else "tuned" if (choice == "1") == tuned_first else "start"
-        run.append("choices.jsonl", {"prompt": prompt, "start": first, "tuned": second, "better": better})
-        if better != "tie":
-            chosen, rejected = (second, first) if better == "tuned" else (first, second)
-            said = getattr(prompt, "messages", None) or prompt
-            run.append("preferences.jsonl", {"prompt": said, "chosen": chosen, "rejected": rejected})
-
-
-def _choices(run: Run) -> dict[tuple[str, str, str], str]:
-    """What people found better, by prompt and both answers."""
-    return {(r["prompt"], r["start"], r["tuned"]): r["better"] for r in run.read_lines("choices.jsonl")}
-
-
-def _human_wins(run: Run, start: Evaluation, tuned: Evaluation) -> PairedComparison | None:
-    """Of these very answers, in this or an earlier session: one point for the side that is better."""
-    known = _choices(run)
-    said = [known.get(key) for key in zip(start.prompts, start.texts, tuned.texts, strict=True)]
-    asked = start.at([n for n, better in enumerate(said) if better])
-    if not asked.prompts:
-        return None
-    points = [asked.per_prompt([float(better == side) for better in said if better]) for side in ("start", "tuned")]
-    return compare(*points)
-
-
-def _choose_in_terminal(console: Console) -> Choose:
-    def choose(prompt: str, first: str, second: str) -> str:
-        console.rule()
-        console.print(f"[dim]{terminal.plain(prompt)}[/dim]", highlight=False)
-        table = Table("1", "2", show_lines=True)
-        for column in table.columns:
-            column.ratio = 1
-        table.add_row(terminal.plain(first.strip()), terminal.plain(second.strip()))
-        console.print(table)
-        while True:
-            try:
-                key = console.input("better: 1, 2, t (tie) or q (quit)? ").strip().lower()
-            except EOFError:
-                console.print()
-                return "q"
-            if key in ("1", "2", "t", "tie", "q", "quit"):
-                return key[0]
-            console.print("Please type 1, 2, t or q.", highlight=False)
-
-    return choose
 
 
 # ------------------------------------------------------------------------------------------------------ the table

@@ -1,58 +1,74 @@
-"""The base model's answer beside the tuned model's."""
+"""The start model's answers beside the tuned model's."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from burnish import terminal
-from burnish.base_setup import BaseSetup
+from burnish.base_setup.base_setup import BaseSetup
 from burnish.config import PPOConfig
 from burnish.errors import InputError
-from burnish.models import PolicyModel, Sampler
-from burnish.models.adapter_files import load_adapter
-from burnish.runs import Run
+from burnish.models.adapter_files import adapter_folder, load_adapter
+from burnish.models.policy_model import PolicyModel
+from burnish.rollout.local import LocalEngine
+from burnish.rollout.sampling import Sampler
+from burnish.runs.run import Run
+from burnish.show import terminal
+from burnish.stages.stage import STAGES
 from burnish.stages.trusted import ask_for_trust, model_deeds
+from burnish.text import plain
 
 
-def generate_beside_base(
+def generate_beside_start(
     console: Console,
     run_folder: str,
-    prompt: str,
+    prompts: Sequence[str],
     max_new_tokens: int | None,
     sample: bool,
     seed: int,
     trust: bool = False,
 ) -> None:
-    """Loads the adapter of a PPO or SFT run and answers one prompt twice. No reward is asked.
+    """Answers each prompt twice: as the run started (the base, or its SFT model) and as it ended. No reward is asked.
 
     `trust` lets the config of a run that is not this user's have its model fetched.
     """
     run = Run.open(run_folder)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
-    role, config = ("sft", run.sft_config) if run.stage == "sft" else ("policy", run.config)
+    settings = run.settings
+    kind = PPOConfig if run.stage == "ppo" and "prompts" not in settings else STAGES[run.stage].config
+    config = kind(**settings)
     ask_for_trust(console, run.path("config.yaml"), model_deeds(config), trust)
     if max_new_tokens is not None:
         config = config.model_copy(update={"max_new_tokens": max_new_tokens})
+    role = "sft" if run.stage == "sft" else "policy"
+    sft = config.sft if isinstance(config, PPOConfig) else None
+    start = None if sft is None else "sft"
     with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config)
-        encoded = setup.encoder.encode([prompt])
+        encoded = setup.encoder.encode(prompts)
+        if sft is not None:
+            setup.add_adapter("sft")
+            load_adapter(setup.base, "sft", adapter_folder(sft, "sft"))
         setup.add_adapter(role)
         load_adapter(setup.base, role, run.folder / "adapters" / role)
     drawn_with = config if isinstance(config, PPOConfig) else PPOConfig()  # SFT draws nothing, so it sets nothing
     sampler = Sampler(drawn_with.temperature, drawn_with.top_k, drawn_with.top_p, greedy=not sample)
     answers = []
-    for adapter in (None, role):
+    for adapter in (start, role):
         with terminal.busy(console, "generating"):
-            model = PolicyModel(setup.base, adapter, drawn_with.temperature)
+            speaker = PolicyModel(setup.base, adapter, drawn_with.temperature)
             generator = torch.Generator(setup.base.device).manual_seed(seed)
-            rollout = model.generate(encoded, config.max_new_tokens, sampler, generator)
-        tokens = rollout.action[0][rollout.mask[0]].tolist()
-        answers.append(terminal.plain(setup.base.tokenizer.decode(tokens, skip_special_tokens=True).strip()))
-    table = Table("base", "tuned", show_lines=True)
-    for column in table.columns:
-        column.ratio = 1
-    table.add_row(*answers)
-    console.print(table)
+            rollout = LocalEngine().generate(speaker, encoded, config.max_new_tokens, sampler, generator)
+        answers.append(setup.encoder.decode(rollout.action, rollout.mask))
+    for prompt, *both in zip(prompts, *answers, strict=True):
+        if len(prompts) > 1:
+            console.print(f"[dim]{plain(prompt)}[/dim]", highlight=False)
+        table = Table("SFT" if start else "base", "tuned", show_lines=True)
+        for column in table.columns:
+            column.ratio = 1
+        table.add_row(*(plain(text.strip()) for text in both))
+        console.print(table)

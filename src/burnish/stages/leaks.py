@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from burnish.config import PPOConfig
-from burnish.config.reward_parts import ModelPart
+from burnish.config import TrainConfig
 from burnish.data import Split, prompts_of
-from burnish.runs import Run
-from burnish.training_state import fingerprint_of_texts
+from burnish.rewards.model import ModelPart
+from burnish.runs.run import Run
+from burnish.runs.same_run import fingerprint_of_texts
 
 
 def keep_prompts(run: Run, data: Split[Any]) -> None:
@@ -19,7 +19,7 @@ def keep_prompts(run: Run, data: Split[Any]) -> None:
     run.write("trained_on.json", {"prompts": sorted({_hash(prompt) for prompt in prompts_of(data.train)})})
 
 
-def warn_of_leaks(config: PPOConfig, held_out: Sequence[str]) -> None:
+def warn_of_leaks(config: TrainConfig, held_out: Sequence[str]) -> None:
     """Tells of held-out prompts that an earlier stage was trained on: what is measured on them flatters."""
     for folder in dict.fromkeys(_stages_before(config)):
         if held_out and (Path(folder) / "trained_on.json").is_file():
@@ -33,7 +33,7 @@ def warn_of_leaks(config: PPOConfig, held_out: Sequence[str]) -> None:
                 )
 
 
-def _stages_before(config: PPOConfig) -> list[str]:
+def _stages_before(config: TrainConfig) -> list[str]:
     """The runs that a PPO run stands on."""
     parts = [*config.reward_parts, *config.eval_reward_parts]
     return [*([config.sft] if config.sft else []), *(part.path for part in parts if isinstance(part, ModelPart))]

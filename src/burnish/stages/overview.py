@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish.errors import InputError
-from burnish.runs import Run
-from burnish.terminal import plain
+from burnish.runs.run import Run
+from burnish.text import plain
 
 
 def list_runs(console: Console, run_dir: str) -> None:
@@ -34,7 +34,7 @@ def list_runs(console: Console, run_dir: str) -> None:
 
 def outcome_of(run: Run) -> str:
     """One phrase."""
-    if (run.folder / "verdict.json").is_file():
+    if run.has("verdict.json"):
         verdict = run.read("verdict.json")
         means = [verdict[side]["reward"]["mean"] for side in ("start", "tuned")]
         return f"{verdict['outcome']}: reward {means[0]:.2f} to {means[1]:.2f}"
@@ -77,7 +77,7 @@ def _numbers(run: Run) -> dict[str, float]:
     if lines:
         shown = ("reward", "kl", "entropy", "response_tokens", "loss", "accuracy", "seconds")
         numbers |= {f"last {n}": lines[-1][n] for n in shown if isinstance(lines[-1].get(n), int | float)}
-    if (run.folder / "verdict.json").is_file():
+    if run.has("verdict.json"):
         tuned = run.read("verdict.json")["tuned"]
         numbers |= {f"held-out {n}": v["mean"] for n, v in tuned.items() if isinstance(v, dict)}
     return numbers

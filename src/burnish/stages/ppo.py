@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -13,82 +12,78 @@ from typing import Any
 from rich.console import Console
 from safetensors import SafetensorError
 
-from burnish import terminal
-from burnish.base_setup.base_setup import check_prompts, leave_out_unreadable
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
-from burnish.clock import minutes
-from burnish.config import PPOConfig, TrainConfig
-from burnish.config.reward_parts import ModelPart, PythonPart, RulePart
-from burnish.data import Split, data_report
+from burnish.base_setup.tokenizer_setup import PromptEncoder
+from burnish.config import TrainConfig
+from burnish.config.keys import MEASURED, marked
+from burnish.data import Split, data_summary
+from burnish.decoder.key_values import PromptCache
+from burnish.decoder.memory import peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
-from burnish.evaluation import Evaluation, both_scored, evaluate
-from burnish.memory import peak_bytes
-from burnish.models import PolicyModel
-from burnish.models.adapter_files import adapter_folder
-from burnish.models.key_values import PromptCache
-from burnish.ppo_trainer import PPOTrainer, RewardComputer
-from burnish.ppo_trainer.reward_computer import RewardFunction
-from burnish.rewards import check_parts
-from burnish.rewards.rules import NEED_REFERENCES, check_references
-from burnish.rewards.sources import HumanReward, imported_files
-from burnish.runs import Run
+from burnish.evaluation.evaluation import Evaluation, both_scored
+from burnish.evaluation.measure import evaluate
+from burnish.models.policy_model import PolicyModel
+from burnish.ppo.ppo_trainer import PPOTrainer
+from burnish.ppo.reward_computer import RewardComputer
+from burnish.ppo.samples import log_step, response_rows
+from burnish.rewards.model import ModelPart
+from burnish.rewards.part import RewardFunction, Workshop
+from burnish.runs.run import Run
+from burnish.runs.same_run import fingerprint_of_files
+from burnish.runs.saving import Saving
+from burnish.show import terminal
+from burnish.show.trackers import check_tracker, open_tracker
 from burnish.stages.evaluate import conclude, second_reward, start_model
+from burnish.stages.identity import identity_of
 from burnish.stages.leaks import warn_of_leaks
-from burnish.stages.saving import Saving, finished_meanwhile, hold, open_run, texts_of_split
-from burnish.trackers import check_tracker, open_tracker
-from burnish.training_state import fingerprint_of_files, identity_of
+from burnish.stages.opening import opened
+from burnish.text import minutes, plain
 
 SHOWN_SAMPLES = 4
-MEASURED_WITH = ("reward", "eval_reward", "temperature", "top_k", "top_p", "max_new_tokens")
-NUM_PROBES = 2  # prompts, held-out ones if there are any, that are answered again and again while training goes on
+NUM_PROBES = 2  # prompts, held-out ones if there are any, that are answered again and again during training
 
 
-def run_ppo(
-    config: PPOConfig,
-    prompts: Split[str],
-    run_dir: str | Path,
-    run_name: str | None,
+def run(
+    config: TrainConfig,
+    data: Split[str],
     console: Console,
-    num_bad: int = 0,
-    best_of: int = 0,
+    *,
+    encoder: PromptEncoder | None = None,
     prompts_read: PromptCache | None = None,
     from_step: int | None = None,
 ) -> Run:
-    """Trains, and leaves a run folder behind; a run that was begun before goes on. All input is checked first."""
+    """As in `Work` (stage.py)."""
     started = time.perf_counter()
-    prompts, unreadable = leave_out_unreadable(config, prompts)
-    everything = [*prompts.train, *prompts.held_out]
-    run, finished = open_run(console, config, prompts, run_dir, run_name, from_step)
-    if finished:
-        return run
-    was_complete = run.is_complete
-    check_before_loading(config, prompts)
-    warn_of_leaks(config, prompts.held_out)
-    with terminal.busy(console, terminal.loading(config)):
-        trainer = _loaded(config, everything, prompts_read)
-    with hold(console, run, config) as saving:
-        if finished_meanwhile(console, run, was_complete):
+
+    def check(prompts: Split[str]) -> None:
+        check_before_loading(config, prompts)
+        warn_of_leaks(config, prompts.held_out)
+
+    def load(encoder: PromptEncoder) -> PPOTrainer:
+        return PPOTrainer(config, encoder=encoder)
+
+    with opened(console, config, data, load, check, encoder, prompts_read, from_step) as (run, work):
+        if work is None:
             return run
-        memory = trainer.memory_report(everything)
-        count_tokens = trainer.generator.encoder.count_tokens
-        report = data_report(prompts, count_tokens, config.max_new_tokens, num_bad + unreadable)
-        console.print(terminal.data_table(report))
+        trainer, prompts, saving = work.trainer, work.data, work.saving
+        memory = trainer.memory_report(prompts.everything)
+        console.print(terminal.data_table(data_summary(prompts, work.encoder, config.max_new_tokens)))
         _announce(console, trainer, prompts, run, memory)
         identity = _identity(trainer, prompts)
-        second = second_reward(trainer)  # before random numbers are restored: a reward model's adapter draws some
+        second = second_reward(trainer, config)  # before random numbers are restored: its adapter may draw some
         step = saving.begin(trainer.sound_state, trainer.restore, identity, from_step)
         if step:
-            console.print(f"Going on after step {step} of {config.steps}.", highlight=False)
+            console.print(f"Resuming after step {step} of {config.steps}.", highlight=False)
 
-        before = _start(console, trainer, run, prompts.held_out, second)
-        _train(console, trainer, prompts, run, saving)
+        before = _start(console, trainer, config, run, prompts.held_out, second)
+        _train(console, trainer, config, prompts, run, saving)
         after = _measure(console, trainer, prompts.held_out, second, "after")
         if before is not None and after is not None:
             before, after = both_scored(before, after)
-            verdict = conclude(console, trainer, run, before, after, best_of)
+            verdict = conclude(console, trainer, run, before, after, config.best_of)
             console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
-            console.print(terminal.plain(verdict.sentence), highlight=False)
+            console.print(plain(verdict.sentence), highlight=False)
         seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
         run.write(
             "result.json",
@@ -102,49 +97,39 @@ def run_ppo(
             },
         )
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
-    console.print(terminal.plain(how_to_use(run, config, trainer.base.invocation)), highlight=False, soft_wrap=True)
+    console.print(plain(how_to_use(run, config, trainer.base.invocation)), highlight=False, soft_wrap=True)
     return run
 
 
-def _loaded(config: PPOConfig, prompts: list[str], prompts_read: PromptCache | None) -> PPOTrainer:
-    """The trainer, ready for these prompts; one that it could not read is found before the weights are loaded."""
-    check_prompts(config, prompts)
-    trainer = PPOTrainer(config)
-    trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
-    with warnings.catch_warnings():  # a missing ending is announced in the run's own words
-        warnings.simplefilter("ignore", UserWarning)
-        trainer.generator.agree_on_invocation(prompts)
-    return trainer
-
-
 def _identity(trainer: PPOTrainer, prompts: Split[str]) -> dict[str, Any]:
-    """What the run must find again; a reward function may be mended on the way, which is told."""
-    heads = [model.head for model in trainer.reward_computer.models]
-    identity = identity_of(trainer.base, ("policy", "value"), texts_of_split(prompts), heads)
+    """What the run must find again; a reward function may be mended on the way, which is reported."""
+    trained = [updates.role for updates in trainer.model_trainer.updates.values()]
+    identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
     return identity | {"rewards": _fingerprint_of_rewards(trainer.config)}
 
 
-def _fingerprint_of_rewards(config: PPOConfig) -> str:
+def _fingerprint_of_rewards(config: Any) -> str:
     """Functions and models that answers are scored with, in training and in the verdict."""
-    files: list[Path] = []
-    for part in [*config.reward_parts, *config.eval_reward_parts]:
-        if isinstance(part, PythonPart):
-            files += imported_files(Path(part.function.rpartition(":")[0]))
-        elif isinstance(part, ModelPart):
-            files += sorted(adapter_folder(part.path, "reward").glob("*.safetensors"))
-    return fingerprint_of_files(files)
+    parts = [*config.reward_parts, *config.eval_reward_parts]
+    return fingerprint_of_files(file for part in parts for file in part.files())
 
 
 def _start(
-    console: Console, trainer: PPOTrainer, run: Run, held_out: Sequence[str], second: RewardComputer | None
+    console: Console,
+    trainer: PPOTrainer,
+    config: TrainConfig,
+    run: Run,
+    held_out: Sequence[str],
+    second: RewardComputer | None,
 ) -> Evaluation | None:
-    """The measurement before training, kept so that a run that goes on compares with the same.
+    """The measurement before training, kept so that a resumed run compares with the same.
 
-    A run that goes on with another reward or other sampling measures its start model anew.
+    A run that is resumed with another reward or other sampling measures its start model again.
     """
-    settings = {key: trainer.config.model_dump(mode="json").get(key) for key in MEASURED_WITH}
-    settings["rewards"] = _fingerprint_of_rewards(trainer.config)
-    if (run.folder / "start.json").is_file():
+    values = config.model_dump(mode="json")
+    settings = {key: values[key] for key in marked(TrainConfig, MEASURED)}
+    settings["rewards"] = _fingerprint_of_rewards(config)
+    if run.has("start.json"):
         kept = run.read("start.json")
         if kept["settings"] == settings:
             return Evaluation(**kept["evaluation"] | {"prompts": list(held_out)})  # with references and messages
@@ -154,10 +139,10 @@ def _start(
     return before
 
 
-def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run, saving: Saving) -> None:
-    config = trainer.config
-    samples = config.samples_per_step if isinstance(config, TrainConfig) else 2
-    tracker = open_tracker(config.tracker if isinstance(config, TrainConfig) else None, run, trainer.step)
+def _train(
+    console: Console, trainer: PPOTrainer, config: TrainConfig, prompts: Split[str], run: Run, saving: Saving
+) -> None:
+    tracker = open_tracker(config.tracker, run, trainer.step)
     probes = (prompts.held_out or prompts.train)[:NUM_PROBES]
     probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
     with terminal.StepProgress(console, config.steps, trainer.step) as progress:
@@ -174,8 +159,7 @@ def _train(console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run,
 
         def on_step(results: dict[str, Any]) -> None:
             step = results["step"]
-            run.log_step(results)
-            run.log_samples(results, results["prompts"], trainer.base.tokenizer, samples)
+            log_step(run, results, trainer.base.tokenizer, config.samples_per_step)
             tracker.log(results)
             progress.on_step(results)
             if step in probe_steps:
@@ -206,27 +190,27 @@ def _keep_responses(error: DivergedError, trainer: PPOTrainer, run: Run, prompts
     (run.folder / name).unlink(missing_ok=True)
     tables = trainer.experience_buffer.tables or ([] if error.sa_pairs is None else [error.sa_pairs])
     for pairs in tables:
-        run.log_responses(name, step, trainer.generator.decode(pairs), pairs, trainer.base.tokenizer)
-    if not tables:
-        run.log_prompts(name, step, trainer.prompts_of_step(prompts, step - 1))
+        for row in response_rows(step, trainer.generator.decode(pairs), pairs, trainer.base.tokenizer):
+            run.append(name, row)
+    for prompt in () if tables else trainer.prompts_of_step(prompts, step - 1):
+        run.append(name, {"step": step, "prompt": prompt})
     return f"The {'responses' if tables else 'prompts'} of step {step} are in {run.folder / name}."
 
 
-def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path | None = None) -> None:
+def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path | None = None) -> None:
     """Rewards, tracker and number of prompts, while nothing has been spent. `not_yet` is the folder of a pipeline whose
     reward model is still to come.
     """
-    check_tracker(config.tracker if isinstance(config, TrainConfig) else None)
+    check_tracker(config.tracker)
     parts = [*config.reward_parts, *config.eval_reward_parts]
     there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
-    functions = check_parts(there, config.reward_timeout)
-    everything = [*prompts.train, *prompts.held_out]
-    for asked_about, own in ((everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
+    functions = [part.check(Workshop(config.reward_timeout)) for part in there]
+    for asked_about, own in ((prompts.everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
         for part in own:
-            if isinstance(part, RulePart) and part.name in NEED_REFERENCES:
-                check_references(part.name, asked_about)
+            part.check_prompts(asked_about)
     for function in functions:
-        _try_out(function, prompts.train)
+        if function is not None:
+            _try_out(function, prompts.train)
     if len(prompts.train) < config.batch_size:
         raise InputError(
             f"there are {len(prompts.train)} prompts to train on, fewer than batch_size {config.batch_size}: a step "
@@ -236,10 +220,8 @@ def check_before_loading(config: PPOConfig, prompts: Split[str], not_yet: Path |
 
 def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
     """A reward that fails on any two answers fails now, not after the model is loaded and a batch generated."""
-    if not isinstance(reward, HumanReward):  # nobody is asked about made-up answers
-        RewardComputer(reward, strict=True).compute_rewards(
-            prompts[:2], ["A first answer.", "And a second one."][: len(prompts)]
-        )
+    answers = ["A first answer.", "And a second one."][: len(prompts)]
+    RewardComputer(reward, strict=True).compute_rewards(prompts[:2], answers)
 
 
 def _announce(
@@ -252,8 +234,8 @@ def _announce(
         f"{config.steps} PPO steps of {config.batch_size} responses, {len(prompts.train)} prompts; each step makes "
         f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model"
         f"{', fewer of the policy where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
-        f"Adapters act on the {config.adapter_scope}, reward: {terminal.plain(trainer.reward_computer.name)}. "
-        f"Run folder: {terminal.plain(str(run.folder))}",
+        f"Adapters act on the {config.adapter_scope}, reward: {plain(trainer.reward_computer.name)}. "
+        f"Run folder: {plain(str(run.folder))}",
         highlight=False,
     )
     if trainer.base.tokenizer.pad_token_id is None:
@@ -276,7 +258,7 @@ def _measure(
         return evaluate(trainer, prompts, speaker, second)
 
 
-def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:
+def how_to_use(run: Run, config: TrainConfig, invocation: list[int]) -> str:
     """The adapter's path and what loads it."""
     base = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
     lines = [f"\nThe tuned adapter is in {run.policy_folder}", f'  burnish generate {run.folder} "your prompt"']
@@ -293,7 +275,7 @@ def how_to_use(run: Run, config: PPOConfig, invocation: list[int]) -> str:
     elif invocation:
         lines.append(
             "(An activated LoRA: it acts from the prompt's last tokens on, so do not merge it. `generate` finds "
-            "them. A forward pass over prompt and response takes the last place where they stand: where a response "
-            "may contain them too, give alora_offsets: docs/scopes.md.)"
+            "them. A forward pass over prompt and response takes their last occurrence: where a response may "
+            "contain them too, give alora_offsets: docs/scopes.md.)"
         )
     return "\n".join(lines)

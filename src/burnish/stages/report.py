@@ -6,10 +6,10 @@ import os
 import stat
 from pathlib import Path
 
-from burnish.disk import write_whole
 from burnish.errors import InputError, is_disk_full
-from burnish.report import report_page
-from burnish.runs import Run
+from burnish.runs.disk import write_whole
+from burnish.runs.run import Run
+from burnish.show.page import report_page
 
 
 def write_report(run: Run, target: str | Path | None = None) -> Path:

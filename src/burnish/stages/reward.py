@@ -7,42 +7,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from burnish import terminal
-from burnish.config import RewardModelConfig
-from burnish.data import Preference, Scored, Split, load_split, prompts_of
-from burnish.reward_report import RewardReport, reward_report, score_report
-from burnish.reward_trainer import RewardTrainer
-from burnish.runs import Run
-from burnish.safe_text import headline
-from burnish.stages.supervised import SupervisedStage, run_supervised
+from burnish.data import Preference, Scored, Split, prompts_of
+from burnish.runs.run import Run
+from burnish.show import terminal
+from burnish.stages.supervised import SupervisedStage
+from burnish.supervised.reward_report import RewardReport, reward_report, score_report
+from burnish.supervised.reward_trainer import RewardTrainer
+from burnish.text import headline, plain
 
 Judgements = Split[Preference | Scored]
 LONGEST_SHOWN = 160  # of a text in the table of mistakes; result.json has them whole
-
-
-def load_data(config: RewardModelConfig) -> tuple[Judgements, int]:
-    """Training and held-out judgements, and how many rows were left out."""
-    common = (config.num_eval_prompts, config.seed, config.fields, config.skip_bad)
-    splits: list[Split[Any]] = []
-    num_bad = 0
-    for kind, source, eval_source in (
-        ("preferences", config.preferences, config.eval_preferences),
-        ("scores", config.scores, None),
-    ):
-        if source is not None:
-            split, bad = load_split(kind, source, eval_source, *common)
-            splits.append(split)
-            num_bad += bad
-    # A prompt that is held out in one of the files is held out in both.
-    held_out = {p for split in splits for p in prompts_of(split.held_out)}
-    together = [j for split in splits for j in (*split.train, *split.held_out)]
-    train = [j for j in together if j.prompt not in held_out]
-    return Judgements(train, [j for j in together if j.prompt in held_out]), num_bad
-
-
-def run_reward(config: RewardModelConfig, data: Judgements, *place: Any, **more: Any) -> Run:
-    """Trains on judgements, and judges the judge; the rest is as in `run_supervised`."""
-    return run_supervised(REWARD, config, data, *place, **more)
 
 
 def _conclude(console: Console, trainer: RewardTrainer, data: Judgements, _: float | None) -> dict[str, Any]:
@@ -62,7 +36,7 @@ def _judge_pairs(console: Console, trainer: RewardTrainer, pairs: Split[Preferen
         report = reward_report(pairs.train, pairs.held_out, chosen, rejected, trainer.spread)
     console.print(_report_table(report))
     _print_mistakes(console, report)
-    console.print(terminal.plain(report.verdict), highlight=False)
+    console.print(plain(report.verdict), highlight=False)
     return {"report": report.as_dict(), "verdict": report.verdict}
 
 
@@ -71,7 +45,7 @@ def _judge_scores(console: Console, trainer: RewardTrainer, scored: Split[Scored
         return {}
     given = trainer.scores(prompts_of(scored.held_out), [s.response for s in scored.held_out])
     report = score_report(scored.held_out, given)
-    console.print(terminal.plain(report.verdict), highlight=False)
+    console.print(plain(report.verdict), highlight=False)
     return report.as_dict() | {"verdict_on_scores": report.verdict}
 
 
@@ -84,7 +58,7 @@ def _report_table(report: RewardReport) -> Table:
     table = Table("held-out pairs", f"{report.num_pairs}", title="is this reward model any good?")
     table.add_row("accuracy (95 % interval)", f"{report.accuracy:.1%} ({low:.1%} to {high:.1%})")
     table.add_row("  choosing the longer answer", f"{report.longer_wins:.1%}")
-    table.add_row("  counting words", f"{report.bag_of_words:.1%}")
+    table.add_row("  a bag-of-words classifier", f"{report.bag_of_words:.1%}")
     table.add_row("margin, chosen - rejected", f"{report.margin:+.2f}")
     table.add_row("calibration error", f"{report.calibration_error:.2f}")
     table.add_row("correlation of score and length", f"{report.length_correlation:+.2f}")
@@ -99,7 +73,7 @@ def _print_mistakes(console: Console, report: RewardReport) -> None:
     )
     for mistake in report.mistakes:
         texts = (mistake.prompt, mistake.chosen, mistake.rejected)
-        table.add_row(*(terminal.plain(headline(t, LONGEST_SHOWN)) for t in texts), f"{mistake.margin:+.2f}")
+        table.add_row(*(plain(headline(t, LONGEST_SHOWN)) for t in texts), f"{mistake.margin:+.2f}")
     console.print(table)
 
 
@@ -110,6 +84,6 @@ def _how_to_use(run: Run) -> str:
     )
 
 
-REWARD = SupervisedStage(
-    "Reward model", "reward", "judgements", RewardTrainer, lambda trainer, data: None, _conclude, _how_to_use
-)
+run = SupervisedStage(
+    "Reward model", "judgements", RewardTrainer, lambda trainer, data: None, _conclude, _how_to_use
+).run

@@ -7,15 +7,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from burnish import terminal
 from burnish.config import TrainConfig
-from burnish.config.reward_parts import ModelPart, unique_names
 from burnish.data.records import Prompt
-from burnish.ppo_trainer import PPOTrainer, RewardComputer
-from burnish.ppo_trainer.reward_computer import WeightedReward
-from burnish.rewards import function_of
-from burnish.runs import LOGS, RESULTS
-from burnish.stages.trusted import ask_for_trust, model_deeds, part_deeds
+from burnish.ppo.ppo_trainer import PPOTrainer
+from burnish.ppo.reward_computer import RewardComputer, WeightedReward
+from burnish.rewards.model import ModelPart
+from burnish.rewards.part import Workshop
+from burnish.rewards.parts import labels_of
+from burnish.runs.run import LOGS, RESULTS
+from burnish.show import terminal
+from burnish.stages.trusted import ask_for_trust, model_deeds
+from burnish.text import plain
 
 
 def show_reward(
@@ -31,7 +33,7 @@ def show_reward(
         score = scores[part.name]
         whole = sum(score) if isinstance(score, list) else score
         total += part.weight * whole
-        table.add_row(terminal.plain(part.name), f"{whole:.3f}", f"{part.weight:g}", f"{part.weight * whole:+.3f}")
+        table.add_row(plain(part.name), f"{whole:.3f}", f"{part.weight:g}", f"{part.weight * whole:+.3f}")
     table.add_section()
     table.add_row("reward", "", "", f"{total:+.3f}")
     console.print(table)
@@ -42,7 +44,7 @@ def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: 
     path = Path(file)
     beside = (*LOGS, *RESULTS, "adapters", "checkpoints")
     if path.name == "config.yaml" and any((path.parent / name).exists() for name in beside):
-        deeds = [deed for part in config.reward_parts for deed in part_deeds(part)]
+        deeds = [deed for part in config.reward_parts for deed in part.deeds()]
         if any(isinstance(part, ModelPart) for part in config.reward_parts):
             deeds += model_deeds(config)
         ask_for_trust(console, path, deeds, trust)
@@ -50,13 +52,9 @@ def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: 
 
 def _computer(console: Console, config: TrainConfig) -> RewardComputer:
     parts = config.reward_parts
-    names = unique_names([part.name for part in parts])
-    functions = [
-        WeightedReward(name, function_of(part), part.weight)
-        for part, name in zip(parts, names, strict=True)
-        if not isinstance(part, ModelPart)
-    ]
-    if len(functions) == len(parts):
-        return RewardComputer(functions)
+    if not any(isinstance(part, ModelPart) for part in parts):
+        workshop = Workshop(config.reward_timeout)
+        named = zip(labels_of(parts), parts, strict=True)
+        return RewardComputer([WeightedReward(name, part.make(workshop), part.weight) for name, part in named])
     with terminal.busy(console, terminal.loading(config)):
         return PPOTrainer(config).reward_computer

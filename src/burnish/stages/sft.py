@@ -6,29 +6,10 @@ from typing import Any
 
 from rich.console import Console
 
-from burnish.config import SFTConfig
-from burnish.data import Demonstration, Split, load_split
-from burnish.runs import Run
-from burnish.sft_trainer import SFTTrainer
-from burnish.stages.supervised import SupervisedStage, run_supervised
-
-
-def load_data(config: SFTConfig) -> tuple[Split[Demonstration], int]:
-    """Training and held-out demonstrations, and how many rows were left out."""
-    return load_split(
-        "demonstrations",
-        config.demonstrations,
-        config.eval_demonstrations,
-        config.num_eval_prompts,
-        config.seed,
-        config.fields,
-        config.skip_bad,
-    )
-
-
-def run_sft(config: SFTConfig, data: Split[Demonstration], *place: Any, **more: Any) -> Run:
-    """Trains on demonstrations; the rest is as in `run_supervised`."""
-    return run_supervised(SFT, config, data, *place, **more)
+from burnish.data import Demonstration, Split
+from burnish.runs.run import Run
+from burnish.stages.supervised import SupervisedStage
+from burnish.supervised.sft_trainer import SFTTrainer
 
 
 def _loss(trainer: SFTTrainer, data: Split[Demonstration]) -> float | None:
@@ -52,4 +33,4 @@ def _how_to_use(run: Run) -> str:
     )
 
 
-SFT = SupervisedStage("SFT", "sft", "demonstrations", SFTTrainer, _loss, _conclude, _how_to_use)
+run = SupervisedStage("SFT", "demonstrations", SFTTrainer, _loss, _conclude, _how_to_use).run

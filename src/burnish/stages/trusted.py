@@ -13,13 +13,12 @@ from pathlib import Path
 from rich.console import Console
 
 from burnish.base_setup.embedded import EMBEDDED_NAME
-from burnish.config import ModelConfig, PPOConfig, TrainConfig
-from burnish.config.files import DATA_KEYS
-from burnish.config.reward_parts import HttpPart, HumanPart, PythonPart, RewardPart
+from burnish.config import ModelConfig, TrainConfig
+from burnish.config.keys import DATA, marked
 from burnish.data.rows import FILES
 from burnish.errors import InputError
-from burnish.terminal import plain
-from burnish.trust import is_own
+from burnish.runs.trust import is_own
+from burnish.text import plain
 
 
 def ask_for_trust(console: Console, config: Path, deeds: Iterable[str], trust: bool) -> None:
@@ -56,8 +55,8 @@ def model_deeds(config: ModelConfig) -> Iterator[str]:
 
 def data_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
     """Files of the run folder itself came with it; any other may be none of its business."""
-    for key in DATA_KEYS:
-        source = getattr(config, key, None)
+    for key in marked(type(config), DATA):
+        source = getattr(config, key)
         if source is None or source.startswith("bundled:"):
             continue
         path = Path(re.sub(r"\[[\w.]+\]$", "", source))  # a data set's split
@@ -69,19 +68,6 @@ def data_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
 
 def reward_deeds(config: ModelConfig) -> Iterator[str]:
     """In training and in the verdict."""
-    if isinstance(config, PPOConfig):
+    if isinstance(config, TrainConfig):
         for part in [*config.reward_parts, *config.eval_reward_parts]:
-            yield from part_deeds(part)
-
-
-def part_deeds(part: RewardPart) -> Iterator[str]:
-    """Rules come with burnish, and a reward model is weights."""
-    match part:
-        case PythonPart():
-            file, _, name = part.function.rpartition(":")
-            yield f"run the Python file {Path(file).resolve()} and its function {name}"
-        case HttpPart():
-            token = f", with the token in your environment variable {part.token_env}" if part.token_env else ""
-            yield f"send prompts and answers to {part.url}{token}"
-        case HumanPart():
-            yield f"read scores from {Path(part.path).resolve()}, and write new ones to it"
+            yield from part.deeds()

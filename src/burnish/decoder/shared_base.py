@@ -1,0 +1,283 @@
+"""One frozen base model, and the adapters grafted on it.
+
+Four roles in the memory of one model: the policy, the value model and the reward model are LoRA adapters, the
+reference is the base itself. This file owns two things that the roles share: which adapter is active, and the work that
+the frozen part does once. decoder.py knows how the model itself is walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
+
+from burnish.decoder import fast_linear
+from burnish.decoder.base_identity import BaseIdentity, adapter_of
+from burnish.decoder.decoder import Decoder
+from burnish.decoder.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
+from burnish.decoder.memory import keep_freed_memory
+from burnish.decoder.shared_context import SharedContext
+from burnish.errors import InputError
+from burnish.sa_pairs.table import SAPairs
+
+PREFILL_TOKENS = 4096  # prompt tokens that go through the base in one pass, padding included
+MIN_SHARED_BEGINNING = 16  # tokens; a shorter common beginning is not worth a pass of its own
+
+
+class SharedBase:
+    """A frozen causal language model with its tokenizer. Adapters are added by name and chosen with `take_role`."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        scope: str = "response",
+        prompt_cache_bytes: int = 0,
+        identity: BaseIdentity | None = None,
+    ) -> None:
+        self.decoder = Decoder(model)
+        self.model = model
+        self.head = self.decoder.head  # [V, H]
+        self.tokenizer = tokenizer
+        self.scope = scope
+        self.invocation: list[int] = []
+        self.invocation_is_loaded = False  # an adapter came with it, so it stays, even if it is empty
+        self.identity = identity or BaseIdentity(model, tokenizer)
+        self.prompt_cache = PromptCache(prompt_cache_bytes)
+        self.num_prompt_tokens_read = 0
+        self.beginning: tuple[int, ...] = ()
+        self._beginning_entry: Tensor | None = None
+        self.num_layers = self.decoder.num_layers
+        self.trunk_depth = self.num_layers  # layers below the lowest adapter; none is grafted yet
+        self.peft_model: PeftModel | None = None
+        self._tuner_layers: list[BaseTunerLayer] = []
+        self._role: str | None = None
+        self._role_is_known = True
+        if self.device.type == "cpu":
+            keep_freed_memory()
+
+    # ---------------------------------------------------------------------------------------------- properties
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.device
+
+    @property
+    def hidden_size(self) -> int:
+        return self.decoder.hidden_size
+
+    @property
+    def in_half_precision(self) -> bool:
+        return self.decoder.number_bytes < 4
+
+    @property
+    def prompt_cache(self) -> PromptCache:
+        """What the base has read. One that another stage filled may be put in its place, if its base is this one."""
+        return self._prompt_cache
+
+    @prompt_cache.setter
+    def prompt_cache(self, cache: PromptCache) -> None:
+        cache.belong_to(self.identity)
+        self._prompt_cache = cache
+
+    @property
+    def key_bytes(self) -> int:
+        """Memory of one token's keys and values in all layers."""
+        return self.decoder.key_bytes * self.num_layers
+
+    @property
+    def num_adapted_layers(self) -> int:
+        """Layers above the trunk."""
+        return self.num_layers - self.trunk_depth
+
+    @property
+    def num_adapted_prompt_tokens(self) -> int:
+        """How many tokens at a prompt's end the adapters act on in response scope: the invocation, at least one."""
+        return max(1, len(self.invocation))
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """The tokens that end a response: the tokenizer's and those of the model's generation settings."""
+        configured = self.model.generation_config.eos_token_id
+        configured = configured if isinstance(configured, list) else [configured]
+        return sorted({i for i in (*configured, self.tokenizer.eos_token_id) if i is not None})
+
+    @property
+    def stop_id(self) -> int:
+        """The one that ends the answers a model learns from: the tokenizer's own, where there are several."""
+        own = self.tokenizer.eos_token_id
+        return self.stop_ids[0] if own is None else own
+
+    # ------------------------------------------------------------------------------------------------ adapters
+
+    def add_adapter(self, name: str, lora: LoraConfig) -> None:
+        """Grafts a new adapter; it changes nothing until it is trained (LoRA's B starts at zero)."""
+        if self.peft_model is None:
+            self.peft_model = get_peft_model(self.model, lora, adapter_name=name)
+        else:
+            self.peft_model.add_adapter(name, lora)
+        self.peft_model.eval()
+        self._tuner_layers = [m for m in self.model.modules() if isinstance(m, BaseTunerLayer)]
+        for layer in self._tuner_layers:
+            fast_linear.adopt(layer)
+        self._role_is_known = False  # grafting activates adapters behind our back
+        layers = lora.layers_to_transform
+        lowest = 0 if layers is None else min(layers) if isinstance(layers, list) else int(layers)
+        self.trunk_depth = min(self.trunk_depth, lowest)
+
+    def adapter_parameters(self, name: str) -> list[nn.Parameter]:
+        return [p for n, p in self.model.named_parameters() if adapter_of(n) == name]
+
+    def take_role(self, adapter: str | None) -> None:
+        """The one place that switches adapters; None is the bare base. Every pass through the layers begins with it."""
+        if self._role_is_known and adapter == self._role:
+            return
+        for layer in self._tuner_layers:
+            layer.enable_adapters(adapter is not None)
+            if adapter is not None:
+                layer.set_adapter(adapter)  # peft also makes this adapter trainable, and the others not
+        self._role, self._role_is_known = adapter, True
+
+    @contextmanager
+    def dropout(self) -> Iterator[None]:
+        """The adapters' dropout at work: for learning from people's texts. PPO leaves it off."""
+        for layer in self._tuner_layers:
+            layer.train()
+        try:
+            yield
+        finally:
+            for layer in self._tuner_layers:
+                layer.eval()
+
+    # ---------------------------------------------------------------------------------------- what a role reads
+
+    def state_hidden(self, adapter: str | None, context: SharedContext) -> Tensor:
+        """The adapter's hidden state before each response token, ready for a head.  -> [B, T, H]"""
+        decoder = self.decoder
+        hidden = decoder.embed(context.suffix_ids) if context.trunk is None else context.trunk
+        cache = FixedPrefix(context.prefix, self.trunk_depth)
+        self.take_role(adapter)
+        hidden = decoder.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth, self.num_layers))
+        return decoder.norm(hidden[:, -context.response.shape[1] :])
+
+    def context_of(self, sa_pairs: SAPairs) -> SharedContext:
+        """What the base already computed for these sequences; computed now for those that come from elsewhere."""
+        if sa_pairs.context is not None:
+            return sa_pairs.context
+        if sa_pairs.prompt_ids is None or sa_pairs.prompt_mask is None:
+            raise InputError("these SA pairs carry no 'state', so no model can read them; build them with their states")
+        return self.build_context(sa_pairs.prompt_ids, sa_pairs.prompt_mask, sa_pairs["action"])
+
+    # -------------------------------------------------------------------------------------- work done once
+
+    def suffix_start(self, prompt_width: int) -> int:
+        """First prompt column that the adapters act on."""
+        return 0 if self.scope == "sequence" else max(prompt_width - self.num_adapted_prompt_tokens, 0)
+
+    @torch.no_grad()
+    def read_prompts(self, prompt_ids: Tensor, prompt_mask: Tensor, room: int) -> GrowingCache:
+        """The base's keys and values of the shared prefix, with room for `room` more tokens behind it."""
+        start = self.suffix_start(prompt_ids.shape[1])
+        prefixes = [tuple(i[m].tolist()) for i, m in zip(prompt_ids[:, :start], prompt_mask[:, :start], strict=True)]
+        entries = self.prompt_cache.lookup(prefixes, self._prefill, self.beginning) if start else []
+        batch = prompt_ids.shape[0]
+        cache = self.head.new_zeros(self.num_layers, 2, batch, *self.decoder.key_shape(start + room))
+        for row, entry in enumerate(entries):
+            cache[:, :, row, :, start - entry.shape[3] : start] = entry
+        return GrowingCache(cache, filled=start)
+
+    @torch.no_grad()
+    def build_context(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor) -> SharedContext:
+        """The shared context of sequences that were not generated just now."""
+        start = self.suffix_start(prompt_ids.shape[1])
+        cache = self.read_prompts(prompt_ids, prompt_mask, room=prompt_ids.shape[1] - start + response.shape[1])
+        context = SharedContext(
+            prompt_ids, prompt_mask, response, start, prefix=cache.room[self.trunk_depth :, ..., :start, :], trunk=None
+        )
+        if self.trunk_depth == 0:
+            return context
+        self.take_role(None)
+        decoder = self.decoder
+        hidden = decoder.embed(context.suffix_ids)
+        trunk = decoder.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth))
+        return SharedContext(prompt_ids, prompt_mask, response, start, context.prefix.clone(), trunk)
+
+    @property
+    def activation_bytes(self) -> int:
+        """What a training pass keeps of each token it computes, until its gradient is computed."""
+        return self.decoder.activation_bytes * self.num_adapted_layers
+
+    @property
+    def prefix_activation_bytes(self) -> int:
+        """What a training pass holds of each token of the prefix, which it reads but does not compute: keys and values,
+        as cut for the micro-batch and as the layers read them."""
+        return 2 * self.decoder.key_bytes * self.num_adapted_layers
+
+    def pass_sizes(self, prompt_tokens: int, answer_tokens: int) -> tuple[float, float, float]:
+        """A sequence in a training pass, in computed tokens: the prefix (by what reading one costs), the adapted end of
+        the prompt, the answer.
+        """
+        prefix = self.suffix_start(prompt_tokens)
+        prefix_cost = self.prefix_activation_bytes / self.activation_bytes
+        return prefix * prefix_cost, prompt_tokens - prefix, answer_tokens
+
+    def agree_on_beginning(self, prompts: Sequence[Sequence[int]]) -> None:
+        """What all these prompts begin with (a system prompt) will be read once for all of them."""
+        ends = self.num_adapted_prompt_tokens  # not the base's to read
+        shared = shared_beginning([p[: len(p) - ends] for p in prompts]) if len(prompts) > 1 else []
+        self.beginning = tuple(shared) if len(shared) >= MIN_SHARED_BEGINNING else ()
+        self._beginning_entry = None
+
+    def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
+        """Keys and values of prompts, sorted by length; of those with the agreed beginning, only the rest is read."""
+        size = len(self.beginning)
+        begun = [p for p in prompts if size and p[:size] == self.beginning]
+        others = [p for p in prompts if not size or p[:size] != self.beginning]
+        if begun and self._beginning_entry is None:
+            (self._beginning_entry,) = self._read_after(None, [self.beginning])
+        read = dict(zip(begun, self._read_after(self._beginning_entry, [p[size:] for p in begun]), strict=True))
+        read |= dict(zip(others, self._read_after(None, others), strict=True))
+        return [read[p] for p in prompts]
+
+    def _read_after(self, beginning: Tensor | None, texts: list[tuple[int, ...]]) -> list[Tensor]:
+        """Keys and values of a beginning and each text behind it, read in chunks. Padding lies to the right.
+
+        What is kept for later steps is read one by one: its last bits must not depend on what was read beside it, or a
+        resumed run, which begins with nothing kept, would go another way.
+        """
+        longest_chunk = 1 if self.prompt_cache.max_bytes else PREFILL_TOKENS
+        entries: list[Tensor] = []
+        while len(entries) < len(texts):
+            rest = texts[len(entries) :]
+            take = max(1, sum(1 for n, t in enumerate(rest, 1) if n * max(len(t), 1) <= longest_chunk))
+            chunk = rest[:take]
+            width = max(len(t) for t in chunk)
+            if not width:
+                nothing = self.head.new_zeros(self.num_layers, 2, *self.decoder.key_shape(0))
+                entries += [nothing if beginning is None else beginning] * len(chunk)
+                continue
+            ids = torch.tensor([list(t) + [0] * (width - len(t)) for t in chunk], dtype=torch.long, device=self.device)
+            seen = width if beginning is None else beginning.shape[3] + width
+            recorder = Recorder(beginning)
+            self.take_role(None)
+            key_mask = ids.new_ones(len(chunk), seen).bool()
+            self.decoder.run_layers(self.decoder.embed(ids), key_mask, recorder, range(self.num_layers))
+            entries += [recorder.row(row, len(t)) for row, t in enumerate(chunk)]
+            self.num_prompt_tokens_read += sum(map(len, chunk))
+        return entries
+
+
+def shared_beginning(sequences: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens that all sequences begin with; empty where they share none."""
+    return [column[0] for column in takewhile(lambda c: len(set(c)) == 1, zip(*sequences, strict=False))]
+
+
+def shared_ending(prompts: Sequence[Sequence[int]], longest: int = 8) -> list[int]:
+    """The tokens that all prompts end in, at most `longest`; empty where they share none."""
+    return shared_beginning([p[::-1][:longest] for p in prompts])[::-1]

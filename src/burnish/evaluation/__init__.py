@@ -1,0 +1,1 @@
+"""Held-out measurement, and the verdict on it."""

@@ -1,0 +1,168 @@
+"""One optimizer step of one role, for all that learn: policy, value model, SFT, reward model.
+
+A batch is cut into passes that fit activation_mb. Every pass is divided by what the whole batch weighs, so the cut
+changes memory and speed, never the result.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from burnish.config.model_config import ModelConfig
+from burnish.errors import DivergedError, ResourceError, is_out_of_memory
+from burnish.models.role import RoleModel
+
+Pass = TypeVar("Pass")
+Sums = dict[str, tuple[Tensor | float, float]]
+"""Of each statistic the sum over a pass, and over how many it is."""
+LossOf = Callable[[Pass], tuple[Tensor, Sums]]
+"""The summed loss of a pass, and its statistics."""
+
+
+@dataclass(frozen=True)
+class Items(Generic[Pass]):
+    """Sequences or records that may share a pass."""
+
+    sizes: Sequence[Sequence[float]]
+    """Of each item: tokens of a training pass, by part. Items side by side are padded to the largest, part by part."""
+    take: Callable[[list[int]], Pass]
+    """Some of them as one pass."""
+    name_of: Callable[[int], str]
+    """One of them, for an error."""
+
+
+@dataclass(frozen=True)
+class Batch(Generic[Pass]):
+    """What one optimizer step learns from."""
+
+    items: Sequence[Items[Pass]]
+    weight: float
+    """What the summed loss is divided by."""
+
+
+class Updates:
+    """The optimizer of a role, and the way to its next step."""
+
+    def __init__(self, role: RoleModel, config: ModelConfig, learning_rate: float, max_grad_norm: float) -> None:
+        self.role = role
+        self.learning_rate = learning_rate
+        self.max_grad_norm = max_grad_norm
+        self.optimizer = AdamW(role.parameters(), lr=learning_rate, eps=1e-5, weight_decay=0.0, fused=True)
+        self._activation_bytes = config.activation_mb * 2**20
+        self._most_in_a_pass = config.micro_batch_size
+
+    def set_learning_rate(self, factor: float) -> None:
+        """At `factor` times its configured value."""
+        self.optimizer.param_groups[0]["lr"] = factor * self.learning_rate
+
+    @property
+    def learning_rate_now(self) -> float:
+        return self.optimizer.param_groups[0]["lr"]
+
+    def gradients(self, batch: Batch[Pass], loss_of: LossOf[Pass]) -> dict[str, float]:
+        """Of one batch, clipped; gives the mean statistics. Numbers that are not finite end here: no weight changes.
+
+        If memory does not suffice, passes become smaller from now on: that changes the time (and with dropout what is
+        dropped), nothing else.
+        """
+        while True:
+            passes = list(self._passes(batch))
+            try:
+                self.optimizer.zero_grad()
+                outcomes = [self._backward(items.take(chosen), batch.weight, loss_of) for items, chosen in passes]
+                break
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._shrink(max(len(chosen) for _, chosen in passes))
+        norm = float(nn.utils.clip_grad_norm_(self.role.parameters(), self.max_grad_norm))
+        means = means_of(outcomes) | {"grad_norm": norm}
+        for name, value in means.items():
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"{name} became {value}{self._culprit(batch, loss_of)} before an optimizer step of the "
+                    f"{self.role.adapter} model; no weight was changed. Lower the learning rate, or look at the data "
+                    "and rewards of this step"
+                )
+        return means
+
+    @torch.no_grad()
+    def measure(self, batch: Batch[Pass], loss_of: LossOf[Pass]) -> dict[str, float]:
+        """The same statistics, learning nothing."""
+        return means_of([loss_of(items.take(chosen))[1] for items, chosen in self._passes(batch)])
+
+    def apply(self) -> None:
+        """Makes the step that the gradients ask for."""
+        self.optimizer.step()
+        self.role.num_updates += 1
+
+    def _passes(self, batch: Batch[Pass]) -> Iterator[tuple[Items[Pass], list[int]]]:
+        budget = self._activation_bytes // self.role.base.activation_bytes
+        for items in batch.items:
+            for chosen in cut(items.sizes, budget, self._most_in_a_pass):
+                yield items, chosen
+
+    def _backward(self, given: Pass, weight: float, loss_of: LossOf[Pass]) -> Sums:
+        loss, sums = loss_of(given)
+        (loss / weight).backward()
+        return sums
+
+    def _shrink(self, largest: int) -> None:
+        if largest == 1:
+            raise ResourceError(
+                "there is not enough memory to train on a single sequence; lower max_new_tokens, lora_layers or "
+                "prompt_cache_mb, or use a smaller model"
+            )
+        self._most_in_a_pass = largest // 2
+        warnings.warn(
+            f"memory ran out; a pass takes at most {self._most_in_a_pass} sequences from now on (lower activation_mb)",
+            stacklevel=2,
+        )
+
+    def _culprit(self, batch: Batch[Pass], loss_of: LossOf[Pass]) -> str:
+        """The first sequence whose own gradient is not finite: each is tried alone."""
+        found = ""
+        for items in batch.items:
+            for item in range(len(items.sizes)):
+                self.optimizer.zero_grad()
+                loss_of(items.take([item]))[0].backward()
+                if not found and not all(p.grad is None or p.grad.isfinite().all() for p in self.role.parameters()):
+                    found = f" (by {items.name_of(item)})"
+        self.optimizer.zero_grad()
+        return found
+
+
+def cut(sizes: Sequence[Sequence[float]], budget: float, most: int | None = None) -> Iterator[list[int]]:
+    """Groups of items that share a pass: neighbours in size, whose padded size stays within the budget (or one item).
+
+    The largest come first: what follows fits into the memory that they leave.
+    """
+    order = sorted(range(len(sizes)), key=lambda item: sum(sizes[item]), reverse=True)
+    group: list[int] = []
+    for item in order:
+        grown = [*group, item]
+        padded = len(grown) * sum(map(max, zip(*(sizes[i] for i in grown), strict=True)))
+        if group and (padded > budget or len(group) == most):
+            yield group
+            grown = [item]
+        group = grown
+    if group:
+        yield group
+
+
+def means_of(outcomes: Sequence[Sums]) -> dict[str, float]:
+    """Each statistic over all that have it; left out where none has."""
+    means: dict[str, float] = {}
+    for name in outcomes[0]:
+        count = sum(sums[name][1] for sums in outcomes)
+        if count:
+            means[name] = float(sum(sums[name][0] for sums in outcomes)) / count
+    return means

@@ -1,0 +1,59 @@
+"""Credit over time: TD errors, GAE advantages and returns, as columns of the SA pairs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from burnish.maths import gae_advantages, reward_to_go, td_errors
+from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
+
+
+class Estimator(Protocol):
+    """Advantages without a critic: what `PPOTrainer(config, estimator=...)` takes instead of values, TD errors and
+    GAE. `sa_pairs.groups` says which responses answer the same prompt.
+    """
+
+    def compute_advantages(self, sa_pairs: SAPairs) -> SAPairs:
+        """Adds `advantage`, from `reward` and whatever else the table holds."""
+        ...
+
+
+class TDError:
+    """Adds `td_error`: how much better a token turned out than the value model had predicted."""
+
+    def __init__(self, gamma: float = 0.99) -> None:
+        self.gamma = gamma
+
+    def compute_td_errors(self, sa_pairs: Rows, gamma: float | None = None) -> SAPairs:
+        pairs = as_sa_pairs(sa_pairs)
+        gamma = self.gamma if gamma is None else gamma
+        return pairs.with_columns(td_error=td_errors(pairs["reward"], pairs["value"], gamma))
+
+
+class GAEAdvantage:
+    """Adds `advantage`: TD errors, accumulated backwards along each response."""
+
+    def __init__(self, gamma: float = 0.99, lam: float = 0.95) -> None:
+        self.gamma = gamma
+        self.lam = lam
+
+    def compute_gae_advantages(self, sa_pairs: Rows, gamma: float | None = None, lam: float | None = None) -> SAPairs:
+        pairs = as_sa_pairs(sa_pairs)
+        gamma = self.gamma if gamma is None else gamma
+        lam = self.lam if lam is None else lam
+        return pairs.with_columns(advantage=gae_advantages(pairs["td_error"], gamma, lam))
+
+
+class ReturnCalculator:
+    """Adds `returns` (key `return` in a row): what the value model learns to predict."""
+
+    def __init__(self, gamma: float = 0.99, value_target: str = "reward_to_go") -> None:
+        self.gamma = gamma
+        self.value_target = value_target
+
+    def add_reward_to_go(self, sa_pairs: Rows, gamma: float | None = None) -> SAPairs:
+        """The discounted rewards to come; or advantage + value, if the value target is `gae`."""
+        pairs = as_sa_pairs(sa_pairs)
+        if self.value_target == "gae":
+            return pairs.with_columns(returns=pairs["advantage"] + pairs["value"])
+        return pairs.with_columns(returns=reward_to_go(pairs["reward"], self.gamma if gamma is None else gamma))

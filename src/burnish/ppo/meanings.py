@@ -1,0 +1,123 @@
+"""Every number of a step: what it means, what is healthy, what is a red flag. docs/metrics.md is made from this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from burnish.sa_pairs.columns import COLUMNS
+
+
+@dataclass(frozen=True)
+class Metric:
+    meaning: str
+    healthy: str
+    red_flag: str
+
+
+METRICS: dict[str, Metric] = {
+    "step": Metric("Number of the PPO step, from 1.", "-", "-"),
+    "reward": Metric(
+        "Mean score of the step's responses, without KL or penalties (per-token rewards: their sum).",
+        "rises, with noise from step to step",
+        "flat after 10 steps: the learning rate is too low, or the reward hardly differs between responses",
+    ),
+    "reward_parts": Metric(
+        "Mean score of each part of the reward, by name, before its weight.",
+        "the parts you care about rise",
+        "one part rises at the cost of the others: change the weights",
+    ),
+    "left_out": Metric(
+        "Responses that the reward could not score, asked again and alone; they are not trained on.",
+        "0",
+        "above 0: look at the warnings, and at the reward with `burnish reward-test`",
+    ),
+    "reward_std": Metric(
+        "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
+    ),
+    "kl": Metric(
+        "KL of the policy to the reference per response in nats: at each token the exact KL of the distribution that "
+        "was sampled from to the reference's whole distribution, summed over the response, then the mean over them.",
+        "grows slowly from its start (0, or with top-k and top-p what they cut off: about -log top_p a token); 1-15 "
+        "above that",
+        "far above 20: the text is leaving the reference, look at the samples",
+    ),
+    "kl_coef": Metric("Price of one nat in this step.", "constant, or drifting with a target", "rises without end"),
+    "entropy": Metric(
+        "Mean entropy per token of the distribution that was sampled from, in nats.",
+        "falls slowly",
+        "near 0: the policy says always the same; raise kl_coef, lower the learning rate",
+    ),
+    "response_tokens": Metric("Mean number of generated tokens.", "steady", "drifts to 1 or to max_new_tokens"),
+    "finished": Metric(
+        "Share of responses that ended in a stop token.", "rises or steady", "near 0: raise max_new_tokens"
+    ),
+    "value": Metric("Mean predicted value.", "follows `returns`", "far from `returns`"),
+    "returns": Metric("Mean value target.", "rises with the reward", "falls while the reward rises: KL costs too much"),
+    "advantage_mean": Metric(
+        "Mean advantage of all tokens before whitening, which subtracts it: tokens above it are made more likely.",
+        "near 0 once the value model has learned",
+        "far from 0 for long: the values are off, see `explained_variance`",
+    ),
+    "advantage_std": Metric("Spread of the advantages before whitening.", "above 0", "near 0: no credit to assign"),
+    "explained_variance": Metric(
+        "How much of the returns' variance the values predicted before this step's update.",
+        "rises towards 0.3-0.9",
+        "below 0 after 10 steps: the critic misleads; use value_warmup_steps or a higher value_learning_rate",
+    ),
+    "policy_loss": Metric(
+        "Mean PPO-clip loss over the step's updates, with the KL where `kl_in` charges it there. 0 in warm-up steps.",
+        "small, around 0",
+        "its size says little; look at `reward`",
+    ),
+    "value_loss": Metric("Mean of half the squared error to the returns.", "falls", "grows for many steps"),
+    "ratio": Metric("Mean probability ratio new / old over the updates.", "0.95-1.05", "outside 0.8-1.2"),
+    "first_ratio_error": Metric(
+        "Largest distance of a ratio from 1 before the first update: how well training reproduces sampling.",
+        "below 1e-4 in float32, about 0.1 in bfloat16",
+        "grows; the run stops if ratios are off by 1e-4 on average (bfloat16: 0.12, float16: 0.015)",
+    ),
+    "sampler_gap": Metric(
+        "In half precision: mean distance of a token's log-probability as decoding and as a training pass round it. "
+        "Updates use the training pass's.",
+        "about 0.03 in bfloat16, 0.003 in float16",
+        "grows: the two drift apart; the run stops at 0.2 and 0.03",
+    ),
+    "clip_fraction": Metric(
+        "Share of tokens whose ratio left the clip range.", "0.02-0.3", "above 0.5: lower learning_rate or epochs"
+    ),
+    "approx_kl": Metric(
+        "How far the updates moved the policy within the step.", "0.001-0.05", "above 0.1: lower learning_rate"
+    ),
+    "policy_grad_norm": Metric(
+        "Gradient norm of the policy before clipping.", "steady", "jumps by 10x: an unstable update"
+    ),
+    "value_grad_norm": Metric("Gradient norm of the value model before clipping.", "steady", "jumps by 10x"),
+    "value_clip_fraction": Metric(
+        "Share of values outside the value clip.", "below 0.5", "near 1 for long: raise value_clip"
+    ),
+    "learning_rate": Metric("The policy's learning rate in this step.", "as scheduled", "-"),
+    "policy_updates": Metric("Optimizer steps of the policy so far.", "grows by epochs x mini-batches", "stands still"),
+    "value_updates": Metric("Optimizer steps of the value model so far.", "likewise", "stands still"),
+    "buffer_mb": Metric("Memory of the experience: table and shared context.", "steady", "grows"),
+    "seconds": Metric("Wall clock of the step.", "steady", "grows"),
+    "seconds_generate_sequences": Metric("... of the rollout and the reference.", "-", "-"),
+    "seconds_compute_rewards": Metric("... of the reward.", "small", "dominates: a slow reward function"),
+    "seconds_add_values_to_sa_pairs": Metric("... of the value predictions.", "-", "-"),
+    "seconds_train_value_model": Metric("... of the value updates.", "-", "-"),
+    "seconds_train_policy_model": Metric("... of the policy updates.", "-", "-"),
+}
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    columns = "\n".join(f"| `{c.row_key}` | `{n}` | {c.meaning} | `{c.added_by}` |" for n, c in COLUMNS.items())
+    rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
+    return (
+        "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the "
+        "same. (Value warm-up steps have no policy metrics.)\n(Made from `src/burnish/ppo/meanings.py`.)\n\n"
+        f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
+        "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`, "
+        "and one list for each of these keys, the keys of an SA pair too (`results['sa_pairs'][0]`). Computing "
+        "with the whole table uses the column's name: `results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
+        f"| key | column | meaning | added by |\n|---|---|---|---|\n{columns}\n"
+    )

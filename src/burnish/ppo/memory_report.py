@@ -1,0 +1,114 @@
+"""How much memory a run will need, told before its first step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from burnish.decoder.head import CHUNK_BYTES
+from burnish.decoder.memory import held_bytes
+from burnish.decoder.shared_base import PREFILL_TOKENS
+from burnish.models.role import ScalarModel
+
+if TYPE_CHECKING:
+    from burnish.ppo.ppo_trainer import PPOTrainer
+
+MEGABYTE = 2**20
+HOLES = 1.2  # freed memory is kept, and the next tensor does not always fit: a fifth more than is in use, as measured
+Row = tuple[str, float, str]
+"""Name, megabytes, what they are."""
+
+
+def memory_report(trainer: PPOTrainer, prompts: Sequence[str]) -> list[Row]:
+    """One row per role; with prompts also what steps on them hold, and the peak of the whole process."""
+    roles = _roles(trainer)
+    if not prompts:
+        return roles
+    work = _work(trainer, [len(ids) for ids in trainer.generator.encoder.encode(list(prompts))])
+    rows = [
+        ("prompts", work.prompts, "at most: the base's reading of prompts, kept for when they come back"),
+        ("rollout", work.room + work.context, "keys, values and trunk of one batch"),
+        ("training", work.training, "one pass of a micro-batch, cut to activation_mb"),
+    ]
+    if trainer.base.device.type == "cpu":
+        rows.append(("at its peak", _peak(trainer, work), "predicted, the process and its libraries included"))
+    return [*roles, *((name, size / MEGABYTE, what) for name, size, what in rows if size)]
+
+
+def _roles(trainer: PPOTrainer) -> list[Row]:
+    base = sum(p.numel() * p.element_size() for n, p in trainer.base.model.named_parameters() if "lora_" not in n)
+    has_sft = trainer.sft_model.adapter is not None
+    rows: list[Row] = [
+        ("base", base / MEGABYTE, "frozen, shared by every role" + ("" if has_sft else "; also the reference")),
+    ]
+    for name, updates in trainer.model_trainer.updates.items():
+        what = "adapter, head" if isinstance(updates.role, ScalarModel) else "adapter"
+        rows.append((name, 4 * updates.role.nbytes / MEGABYTE, f"{what}, gradients and Adam's state"))
+    if has_sft:
+        rows.insert(1, ("reference", trainer.sft_model.nbytes / MEGABYTE, "the SFT stage's adapter, frozen"))
+    models = trainer.reward_computer.models
+    if models:
+        return [*rows, ("reward", sum(m.nbytes for m in models) / MEGABYTE, "adapter and head")]
+    return [*rows, ("reward", 0.0, f"{trainer.reward_computer.name}, not a model")]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Bytes that steps hold beside the models."""
+
+    prompts: float
+    """The base's reading of prompts, kept."""
+    room: float
+    """Keys and values of one batch while it is decoded."""
+    context: float
+    """What stays of them for scoring and training, with the trunk."""
+    reading: float
+    """Reading prompts, before a batch has its room: what all layers record, and one layer at work."""
+    sampling: float
+    """Logits of one token for every sequence, as they come and as the sampler works on them."""
+    scoring: float
+    """The reference's logits and the policy's, for a chunk of the states of a batch."""
+    training: float
+    """One pass of a micro-batch, and the head's work on a chunk of its states."""
+
+
+def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
+    base, config = trainer.base, trainer.config
+    number = base.decoder.number_bytes
+    longest, batch, new = max(prompt_lengths), config.batch_size, config.max_new_tokens
+    prefix = base.suffix_start(longest)
+    suffix = longest - prefix + new - 1
+    prompt_tokens = sum(prompt_lengths) if prefix else 0
+
+    read_at_once = prefix if config.prompt_cache_mb else min(PREFILL_TOKENS, batch * prefix)
+    trunk = suffix * base.hidden_size * number if base.trunk_depth else 0
+    per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes
+    most = min(config.micro_batch_size or batch, config.mini_batch_size or batch)
+    sequences = max(1, min(most, config.activation_mb * MEGABYTE // max(per_sequence, 1)))
+    whole = min(CHUNK_BYTES, batch * new * base.head.shape[0] * 4)  # one tensor of a chunk's logits
+    kept = min(CHUNK_BYTES, sequences * new * config.top_k * base.hidden_size * 4)  # or of the rows of kept tokens
+    in_training = 5 * whole if config.kl_in != "reward" else 2 * kept if config.top_k else 3 * whole
+    prefix_keys = prefix * base.decoder.key_bytes * base.num_adapted_layers
+    states = batch * new * base.hidden_size * number
+    return _Work(
+        prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes),
+        room=batch * (longest + new) * base.key_bytes,
+        context=batch * (prefix_keys + trunk + new * config.top_k * 4) + states,
+        reading=read_at_once * (base.key_bytes + base.decoder.work_bytes),
+        sampling=5 * batch * base.head.shape[0] * 4,
+        scoring=5 * whole + 2 * states,
+        training=sequences * per_sequence + in_training,
+    )
+
+
+def _peak(trainer: PPOTrainer, work: _Work) -> float:
+    """What the process holds now, what training adds for good, and the largest of the phases, which take turns.
+
+    Prompts that an earlier stage has read are held already.
+    """
+    prompts_to_read = max(work.prompts - trainer.base.prompt_cache.nbytes, 0)
+    for_good = 3 * sum(own.role.nbytes for own in trainer.model_trainer.updates.values()) + prompts_to_read
+    decoding = work.room + work.context + work.sampling
+    later = work.context + max(work.scoring, work.training)
+    return held_bytes() + HOLES * (for_good + max(work.reading, decoding, later))

@@ -1,0 +1,318 @@
+"""The orchestrator: one PPO step is ten verbs in a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from burnish.base_setup.base_setup import BaseSetup
+from burnish.base_setup.tokenizer_setup import PromptEncoder
+from burnish.config import PPOConfig
+from burnish.errors import DivergedError, InputError
+from burnish.maths import linear_decay
+from burnish.models.adapter_files import adapter_folder, load_adapter, save_to_run
+from burnish.models.policy_model import PolicyModel
+from burnish.models.reward_model import RewardModel
+from burnish.models.sft_model import SFTModel
+from burnish.models.value_model import ValueModel
+from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, TDError
+from burnish.ppo.clock import Clock
+from burnish.ppo.experience_buffer import ExperienceBuffer
+from burnish.ppo.generator import SequenceGenerator
+from burnish.ppo.guards import ConstantRewardGuard, RunawayGuard, SamplerGapGuard
+from burnish.ppo.memory_report import memory_report
+from burnish.ppo.metrics import sampler_gap, step_metrics
+from burnish.ppo.model_trainer import ModelTrainer
+from burnish.ppo.reward_computer import RewardComputer, WeightedReward, only_scored
+from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster
+from burnish.ppo.scores import Scores
+from burnish.ppo.value_adder import ValueAdder
+from burnish.rewards.model import ModelPart
+from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.parts import labels_of
+from burnish.rollout.rollout import Engine
+from burnish.rollout.sampling import Sampler
+from burnish.runs.checkpoints import State
+from burnish.runs.run import Run
+from burnish.runs.state import (
+    optimizer_state,
+    parameters_state,
+    random_state,
+    restore_optimizer,
+    restore_parameters,
+    restore_random,
+)
+from burnish.sa_pairs.table import SAPairs
+
+
+class PPOTrainer:
+    """Builds all models and components from a config, and runs PPO steps.
+
+    `reward` overrides config.reward with a function f(prompts, responses) -> list (or with a third parameter `tokens`,
+    for rewards per token), or a RewardModel. `model` and `tokenizer` override config.model_name with ready-made ones.
+    `estimator` computes advantages without a critic: no value model is then built, trained or saved. `engine` generates
+    instead of the local decoder. `encoder` has read the prompts already.
+    """
+
+    def __init__(
+        self,
+        config: PPOConfig,
+        reward: RewardFunction | RewardModel | None = None,
+        model: Any = None,
+        tokenizer: Any = None,
+        estimator: Estimator | None = None,
+        engine: Engine | None = None,
+        encoder: PromptEncoder | None = None,
+    ) -> None:
+        self.config = config
+        self.estimator = estimator
+        self._num_reward_models = 0
+        if reward is None:
+            for part in config.reward_parts:
+                part.check(Workshop(config.reward_timeout))  # what does not exist fails before anything is loaded
+        self.setup = BaseSetup(config, model, tokenizer, encoder)
+        self.base = self.setup.base
+        self.setup.add_adapter("policy")
+        if estimator is None:
+            self.setup.add_adapter("value")
+        self.policy = PolicyModel(self.base, "policy", config.temperature)
+        self.sft_model = SFTModel(self.base, config.temperature)
+        self.value_model = ValueModel(self.base, "value") if estimator is None else None
+        if config.sft is not None:
+            self._start_from_sft(adapter_folder(config.sft, "sft"))
+
+        self.clock = Clock()
+        sampler = Sampler(config.temperature, config.top_k, config.top_p)
+        self.generator = SequenceGenerator(
+            self.policy,
+            self.sft_model,
+            self.setup.encoder,
+            sampler,
+            config.max_new_tokens,
+            self.clock,
+            keep_reference=config.kl_in != "reward" and config.kl_estimator == "exact",
+            engine=engine,
+        )
+        self.invocation = self.generator.invocation
+        self.reward_computer = (
+            self.reward_of(config.reward_parts)
+            if reward is None
+            else RewardComputer(reward, self.base.tokenizer, self.clock)
+        )
+        if config.value_from_reward and self.value_model is not None:
+            part = next(part for part in config.reward_parts if isinstance(part, ModelPart))
+            self.value_model.start_from(adapter_folder(part.path, "reward"), part.weight)
+        self.kl_divergence = KLDivergence(config.kl_estimator)
+        self.kl_controller = KLController(config.kl_coef, config.adaptive_kl_target, config.adaptive_kl_horizon)
+        self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards)
+        self.value_adder = None if self.value_model is None else ValueAdder(self.value_model, self.clock)
+        self.td_error = TDError(config.gamma)
+        self.gae_advantage = GAEAdvantage(config.gamma, config.lam)
+        self.return_calculator = ReturnCalculator(config.gamma, config.value_target)
+        self.experience_buffer = ExperienceBuffer()
+        self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
+        self.runaway_guard = RunawayGuard(config.max_kl)
+        self.constant_reward_guard = ConstantRewardGuard()
+        self.sampler_gap_guard = SamplerGapGuard(self.base.head.dtype)
+        self.step = 0
+        self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
+
+    def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
+        """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
+        workshop = Workshop(self.config.reward_timeout, self._reward_model)
+        named = zip(labels_of(parts), parts, strict=True)
+        weighted = [WeightedReward(name, part.make(workshop), part.weight) for name, part in named]
+        return RewardComputer(weighted, self.base.tokenizer, self.clock)
+
+    def _reward_model(self, path: str) -> RewardModel:
+        adapter = f"reward_{self._num_reward_models}"
+        self._num_reward_models += 1
+        self.setup.add_adapter(adapter)
+        return RewardModel(self.base, self.setup.encoder.encode, adapter).load(adapter_folder(path, "reward"))
+
+    def _start_from_sft(self, folder: Path) -> None:
+        """The SFT adapter twice: frozen as the reference, and as the policy's start."""
+        self.setup.add_adapter("sft")
+        load_adapter(self.base, "sft", folder)
+        load_adapter(self.base, "policy", folder)
+        self.sft_model = SFTModel(self.base, self.config.temperature, adapter="sft")
+
+    # ----------------------------------------------------------------------------------------------- the step
+
+    def ppo_step(self, prompts: Sequence[str]) -> dict[str, Any]:
+        """One complete PPO step: rollout, score, KL, reward, value, TD error, advantage, returns, store, train.
+
+        Gives `generated_texts`, `rewards`, `value_loss`, `policy_loss`, the SA pairs and the step's metrics.
+        """
+        started = self._begin_step(prompts)
+
+        sa_pairs, texts = self.generator.generate_sequences(prompts, self.sampling_generator)  # 1 rollout
+        rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
+        prompts, texts, sa_pairs, rewards = only_scored(prompts, texts, sa_pairs, rewards)
+        sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
+        sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(sa_pairs, rewards, self.charged_kl_coef)  # 4 reward
+        if self.value_adder is not None:
+            sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs)  # 5 value
+            sa_pairs = self.td_error.compute_td_errors(sa_pairs)  # 6 TD error
+            sa_pairs = self.gae_advantage.compute_gae_advantages(sa_pairs)  # 7 advantage
+            sa_pairs = self.return_calculator.add_reward_to_go(sa_pairs)  # 8 returns
+        elif self.estimator is not None:
+            sa_pairs = self.estimator.compute_advantages(sa_pairs)  # 5-8 without a critic: advantage
+        self.experience_buffer.store(sa_pairs)  # 9 store
+        losses = self._train_models()  # 10 train
+
+        return self._end_step(started, prompts, sa_pairs, texts, rewards) | losses
+
+    @property
+    def kl_coef(self) -> float:
+        """Price of one nat now."""
+        return self.kl_controller.kl_coef
+
+    @property
+    def charged_kl_coef(self) -> float:
+        """What of it the reward charges: nothing where the loss does."""
+        return 0.0 if self.config.kl_in == "loss" else self.kl_coef
+
+    def _begin_step(self, prompts: Sequence[str]) -> float:
+        if self.config.lr_schedule == "linear" and self.step >= self.config.steps:
+            raise InputError(
+                f"all {self.config.steps} steps of this config are done and its learning rate has decayed to 0; "
+                "set steps higher, or lr_schedule: constant"
+            )
+        if self.config.lr_schedule == "linear":
+            self.model_trainer.set_learning_rates(linear_decay(self.step, self.config.steps))
+        self.generator.agree_on_invocation(prompts)
+        self.experience_buffer.clear()
+        self.clock.reset()
+        return time.perf_counter()
+
+    def _train_models(self) -> dict[str, float]:
+        """The value model, then, once its warm-up is over, the policy."""
+        losses = {}
+        if self.value_model is not None:
+            losses["value_loss"] = self.model_trainer.train_value_model(self.experience_buffer)
+            if self.step < self.config.value_warmup_steps:
+                return losses | {"policy_loss": 0.0}
+        for sa_pairs in self.experience_buffer.tables:
+            self.sampler_gap_guard.check(sampler_gap(sa_pairs))
+        return losses | {"policy_loss": self.model_trainer.train_policy_model(self.experience_buffer, self.kl_coef)}
+
+    def _end_step(
+        self, started: float, prompts: Sequence[str], sa_pairs: SAPairs, texts: list[str], rewards: Scores
+    ) -> dict[str, Any]:
+        metrics: dict[str, Any] = step_metrics(sa_pairs, torch.tensor(rewards.totals), self.kl_coef)
+        metrics |= self.model_trainer.metrics | {
+            "reward_parts": dict(rewards.part_means),
+            "left_out": rewards.num_left_out,
+            "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
+            **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},
+            "buffer_mb": self.experience_buffer.nbytes / 2**20,
+            "seconds": time.perf_counter() - started,
+            **{f"seconds_{name}": seconds for name, seconds in self.clock.seconds.items()},
+        }
+        self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
+        self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
+        self.constant_reward_guard.check(rewards.totals)
+        self.step += 1
+        return {
+            "step": self.step,
+            "prompts": list(prompts),
+            "generated_texts": texts,
+            "rewards": rewards,
+            "sa_pairs": sa_pairs,
+            **metrics,
+        }
+
+    # ------------------------------------------------------------------------------------------------ the run
+
+    def train(
+        self, prompts: Sequence[str], on_step: Callable[[dict[str, Any]], None] | None = None
+    ) -> list[dict[str, Any]]:
+        """Runs the configured steps and gives their results. Which prompts a step takes follows from (seed, step)."""
+        self.generator.agree_on_invocation(prompts)  # every prompt is checked before any long work
+        history = []
+        while self.step < self.config.steps:
+            results = self.ppo_step(self.prompts_of_step(prompts, self.step))
+            if on_step:
+                on_step(results)
+            history.append({k: v for k, v in results.items() if k != "sa_pairs"})  # the pairs hold the shared context
+        return history
+
+    def prompts_of_step(self, prompts: Sequence[str], step: int) -> list[str]:
+        """batch_size prompts: all prompts in a random order, then all again in another, cut into steps."""
+        positions = range(step * self.config.batch_size, (step + 1) * self.config.batch_size)
+        rounds = {p // len(prompts) for p in positions}
+        orders = {r: _order(len(prompts), self.config.seed, r) for r in rounds}
+        return [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
+
+    def save(self, folder: str | Path) -> None:
+        """Writes config and adapters as a run does: peft loads adapters/policy, `burnish generate` the folder."""
+        run = Run(Path(folder)).begin(self.config)
+        for updates in self.model_trainer.updates.values():
+            save_to_run(run, updates.role)
+
+    # ------------------------------------------------------------------------------------------ what can be saved
+
+    def state(self) -> State:
+        """All that later steps depend on. `restore` brings it back, and the next step is the same to the bit."""
+        trained = self.model_trainer.updates
+        counters = {"step": self.step} | {f"{name}_updates": own.role.num_updates for name, own in trained.items()}
+        guards = {
+            "steps_beyond": self.runaway_guard.steps_beyond,
+            "steps_constant": self.constant_reward_guard.steps_constant,
+            "first_gap": self.sampler_gap_guard.first_gap,
+        }
+        kl_coef = {"now": self.kl_coef, "configured": self.config.kl_coef}
+        values = {"counters": counters, "kl_coef": kl_coef, "invocation": self.base.invocation, "guards": guards}
+        state = State(values=values)
+        for name, updates in trained.items():
+            state.add(name, parameters_state(updates.role.parameters()))
+            state.add(f"{name}_optimizer", optimizer_state(updates.optimizer))
+        return state.add("random", random_state(self._generators))
+
+    def sound_state(self) -> State:
+        """The state to resume from: refused if the last updates left a model that produces NaN."""
+        ruined = self.model_trainer.ruined(self.experience_buffer)
+        if ruined:
+            raise DivergedError(
+                f"the updates of step {self.step} ruined the {ruined}: it produces NaN. The step is not saved. "
+                "Lower the learning rate",
+                step=self.step,
+            )
+        return self.state()
+
+    def restore(self, state: State) -> None:
+        """Continues where `state` was taken, in a trainer of the same config."""
+        counters = state.value("counters")
+        for name, updates in self.model_trainer.updates.items():
+            restore_parameters(updates.role.parameters(), state.part(name))
+            restore_optimizer(updates.optimizer, state.part(f"{name}_optimizer"))
+            updates.role.num_updates = int(counters[f"{name}_updates"])
+        restore_random(self._generators, state.part("random"))
+        self.base.invocation, self.base.invocation_is_loaded = list(state.value("invocation")), True
+        kl_coef = state.value("kl_coef")
+        if kl_coef["configured"] == self.config.kl_coef:  # else it was changed on the way, and that is meant
+            self.kl_controller.kl_coef = float(kl_coef["now"])
+        guards = state.value("guards")
+        self.runaway_guard.steps_beyond = int(guards["steps_beyond"])
+        self.constant_reward_guard.steps_constant = int(guards["steps_constant"])
+        self.sampler_gap_guard.first_gap = guards["first_gap"]
+        self.step = int(counters["step"])
+
+    @property
+    def _generators(self) -> dict[str, torch.Generator]:
+        return {"sampling": self.sampling_generator, "mini_batches": self.model_trainer.order}
+
+    def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
+        """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""
+        return memory_report(self, prompts)
+
+
+def _order(size: int, seed: int, round_number: int) -> list[int]:
+    """A random order of range(size), one for each round through the prompts."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + round_number)
+    return torch.randperm(size, generator=generator).tolist()

@@ -1,0 +1,228 @@
+"""Scores: asks the reward, and lets nothing into training that is not a finite number per response or token."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import traceback
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from burnish.errors import BurnishError, InputError, RewardFailedError
+from burnish.models.reward_model import RewardModel
+from burnish.ppo.clock import Clock, timed
+from burnish.ppo.scores import Scores, finite_score
+from burnish.rewards.part import RewardFunction
+from burnish.sa_pairs.table import SAPairs
+from burnish.text import visible
+
+RETRIES = 1
+MOSTLY_FAILED = "more than half of the responses could not be scored"
+
+
+@dataclass(frozen=True)
+class WeightedReward:
+    """One part of a reward, and what its score is multiplied with."""
+
+    name: str
+    reward: RewardFunction | RewardModel
+    weight: float = 1.0
+
+
+class RewardComputer:
+    """Scores responses with a Python function, a RewardModel, or a weighted sum of several."""
+
+    def __init__(
+        self,
+        reward: RewardFunction | RewardModel | Sequence[WeightedReward],
+        tokenizer: Any = None,
+        clock: Clock | None = None,
+        strict: bool = False,
+    ) -> None:
+        single = isinstance(reward, RewardModel) or callable(reward)
+        self.parts = [WeightedReward(_name_of(reward), reward)] if single else list(reward)  # type: ignore[arg-type]
+        self.tokenizer = tokenizer
+        self.clock = clock or Clock()
+        self.strict = strict  # any failure is an error: for trying a reward out
+        self.first_failure = ""
+
+    @property
+    def name(self) -> str:
+        if len(self.parts) == 1 and self.parts[0].weight == 1:
+            return self.parts[0].name
+        return " + ".join(f"{p.weight:g} {p.name}" for p in self.parts)
+
+    @property
+    def models(self) -> list[RewardModel]:
+        return [p.reward for p in self.parts if isinstance(p.reward, RewardModel)]
+
+    @timed
+    def compute_rewards(
+        self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
+    ) -> Scores:
+        """One reward per response. `sa_pairs` are the responses' own, for rewards that look at tokens.
+
+        A response that a part could not score, asked again, has None: it is left out of training, not scored 0.
+        """
+        self.first_failure = ""
+        by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
+        scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
+        if 2 * len(scored) < len(prompts):
+            raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
+        part_means = {name: fmean(Scores(own).at(scored).totals) for name, own in by_part.items() if scored}
+        weights = [p.weight for p in self.parts]
+        by_response = zip(*by_part.values(), strict=True)
+        return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
+
+    def compute_parts(
+        self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
+    ) -> dict[str, list[Any]]:
+        """What each part says of each response, before its weight; None where it says nothing that can be used."""
+        if len(prompts) != len(generated_texts):
+            raise InputError(f"{len(prompts)} prompts but {len(generated_texts)} responses; rewards need one for each")
+        return {p.name: self._scores(p, list(prompts), list(generated_texts), sa_pairs) for p in self.parts}
+
+    def _scores(
+        self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
+    ) -> list[Any]:
+        """Asked once, asked again. A score that is no number is then None; a function that failed altogether is asked
+        for one response at a time, so that a bad response costs only itself.
+        """
+        scores: list[Any] | None = None
+        for attempt in range(1 + RETRIES):
+            if attempt:
+                time.sleep(getattr(part.reward, "retry_seconds", 0.0))
+            try:
+                scores = self._listed(part, self._ask(part, prompts, texts, sa_pairs), len(prompts), sa_pairs)
+            except RewardFailedError as error:
+                failure, scores = error, None
+                continue
+            failures = [s for s in scores if isinstance(s, RewardFailedError)]
+            if not failures:
+                return scores
+            failure = failures[0]
+        self.first_failure = self.first_failure or str(failure)
+        if self.strict or len(prompts) == 1 or isinstance(part.reward, RewardModel):
+            raise failure
+        if scores is None:
+            scores = self._scores_alone(part, prompts, texts, sa_pairs)
+        for number, score in enumerate(scores):
+            if isinstance(score, RewardFailedError):
+                warnings.warn(f"response {number} is left out of this step: {visible(str(score))}", stacklevel=2)
+        return [None if isinstance(score, RewardFailedError) else score for score in scores]
+
+    def _scores_alone(
+        self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
+    ) -> list[Any]:
+        """One response at a time, until more than half have failed: each of them may take the whole time limit."""
+        scores: list[Any] = []
+        for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
+            scores.append(self._score_alone(part, prompt, text, sa_pairs, number))
+            failures = [s for s in scores if isinstance(s, RewardFailedError)]
+            if 2 * len(failures) > len(prompts):
+                raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
+        return scores
+
+    def _score_alone(self, part: WeightedReward, prompt: str, text: str, sa_pairs: SAPairs | None, n: int) -> Any:
+        own = None if sa_pairs is None else sa_pairs.select(torch.tensor([n]))
+        try:
+            return self._listed(part, self._ask(part, [prompt], [text], own), 1, own)[0]
+        except RewardFailedError as error:
+            return error
+
+    def _listed(self, part: WeightedReward, rewards: Any, count: int, sa_pairs: SAPairs | None) -> list[Any]:
+        """One score per response, or the reason why it is none."""
+        rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards  # a tensor or an array
+        if isinstance(rewards, str) or not isinstance(rewards, Sequence):
+            raise RewardFailedError(f"reward {part.name} returned {rewards!r:.60}; it must return a list")
+        if len(rewards) != count:
+            raise RewardFailedError(
+                f"reward {part.name} returned {len(rewards)} values for {count} responses; it needs one each"
+            )
+        scores = [_score_or_reason(reward, f"reward {part.name}, response {n}") for n, reward in enumerate(rewards)]
+        if sa_pairs is None or not any(isinstance(score, list) for score in scores):
+            return scores
+        lengths = sa_pairs.lengths.tolist()
+        return [_one_per_token(score, int(lengths[n]), part.name, n) for n, score in enumerate(scores)]
+
+    def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
+        reward = part.reward
+        if isinstance(reward, RewardModel):
+            if sa_pairs is not None:
+                with torch.no_grad():
+                    return reward.score(sa_pairs)
+            return reward.compute_rewards(prompts, texts)
+        try:
+            takes_tokens = getattr(reward, "takes_tokens", None)
+            if takes_tokens is None:
+                takes_tokens = "tokens" in inspect.signature(reward).parameters
+            return reward(prompts, texts, *([self._tokens(texts, sa_pairs)] if takes_tokens else []))
+        except BurnishError:
+            raise
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
+            raise RewardFailedError(
+                f"reward {part.name} failed with {type(error).__name__}: {error} ({where})"
+            ) from error
+
+    def _tokens(self, texts: list[str], sa_pairs: SAPairs | None) -> list[list[str]]:
+        """The tokens of each response as text: those generated, or, for text from elsewhere, the tokenizer's."""
+        if sa_pairs is not None:
+            ids = [action[mask].tolist() for action, mask in zip(sa_pairs["action"], sa_pairs.mask, strict=True)]
+        elif self.tokenizer is not None:
+            ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        else:
+            return [text.split() for text in texts]
+        return [[self.tokenizer.decode([i]) for i in response] for response in ids]
+
+
+def only_scored(
+    prompts: Sequence[str], texts: list[str], sa_pairs: SAPairs, rewards: Scores
+) -> tuple[Sequence[str], list[str], SAPairs, Scores]:
+    """Without the responses that no reward could be had for."""
+    scored = [n for n, reward in enumerate(rewards) if reward is not None]
+    if len(scored) == len(rewards):
+        return prompts, texts, sa_pairs, rewards
+    prompts, texts = ([column[n] for n in scored] for column in (prompts, texts))
+    return prompts, texts, sa_pairs.select(torch.tensor(scored)), rewards.at(scored)
+
+
+def _name_of(reward: Any) -> str:
+    return getattr(reward, "__name__", type(reward).__name__)
+
+
+def _score_or_reason(reward: Any, what: str) -> Any:
+    try:
+        return finite_score(reward, what)
+    except InputError as error:
+        return RewardFailedError(str(error))
+
+
+def _one_per_token(score: Any, num_tokens: int, name: str, number: int) -> Any:
+    """A score among others that are lists is one too, as long as its response."""
+    if isinstance(score, RewardFailedError) or (isinstance(score, list) and len(score) == num_tokens):
+        return score
+    found = f"{len(score)} rewards" if isinstance(score, list) else f"the single reward {score!r}"
+    return RewardFailedError(
+        f"reward {name}, response {number} has {num_tokens} tokens but {found}; per-token rewards need one each"
+    )
+
+
+def _weighted_sum(weights: Sequence[float], scores: Sequence[Any]) -> Any:
+    """One number; or, if a part scores token by token, one per token, and the other parts on the last."""
+    per_token = [(w, s) for w, s in zip(weights, scores, strict=True) if isinstance(s, list)]
+    whole = sum(w * s for w, s in zip(weights, scores, strict=True) if not isinstance(s, list))
+    if not per_token:
+        return whole
+    if len({len(s) for _, s in per_token}) > 1:
+        raise InputError("two parts of the reward give different numbers of rewards for the tokens of one response")
+    columns = zip(*(s for _, s in per_token), strict=True)
+    tokens = [sum(w * v for (w, _), v in zip(per_token, column, strict=True)) for column in columns]
+    tokens[-1] += whole
+    return tokens

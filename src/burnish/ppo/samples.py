@@ -1,0 +1,42 @@
+"""Responses as lines of a run's files: each token with everything that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from burnish.ppo.meanings import METRICS
+from burnish.runs.run import Run
+from burnish.sa_pairs.columns import COLUMNS
+from burnish.sa_pairs.table import SAPairs
+from burnish.text import without_secrets
+
+
+def log_step(run: Run, results: dict[str, Any], tokenizer: Any, num_samples: int) -> None:
+    """A step's metrics, and the first of its responses."""
+    run.log({name: results[name] for name in METRICS if name in results})
+    for number in range(min(num_samples, len(results["prompts"]))):
+        heading = {
+            "step": results["step"],
+            "prompt": results["prompts"][number],
+            "response": results["generated_texts"][number],
+            "score": results["rewards"][number],
+        }
+        run.append("samples.jsonl", heading | _token_columns(results["sa_pairs"], number, tokenizer))
+
+
+def response_rows(step: int, texts: list[str], pairs: SAPairs, tokenizer: Any) -> Iterator[dict[str, Any]]:
+    """All responses of a step that went wrong before it had scores."""
+    for number, text in enumerate(texts):
+        heading = {"step": step, "number": pairs.numbers[number], "response": text}
+        yield heading | _token_columns(pairs, number, tokenizer)
+
+
+def _token_columns(pairs: SAPairs, number: int, tokenizer: Any) -> dict[str, Any]:
+    """Everything known of one response's tokens."""
+    length = int(pairs.lengths[number])
+    columns = {c.row_key: pairs[n][number, :length].tolist() for n, c in COLUMNS.items() if pairs.has(n)}
+    tokens = [tokenizer.decode([i]) for i in columns["action"]]
+    if without_secrets("".join(tokens)) != "".join(tokens):  # a secret in pieces would not be recognised
+        tokens, columns["action"] = ["[hidden]"] * length, [0] * length
+    return {"tokens": tokens, **columns}

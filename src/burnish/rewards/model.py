@@ -1,0 +1,29 @@
+"""A learned judge as a reward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from burnish.errors import InputError
+from burnish.rewards.part import RewardPart, Workshop
+
+
+class ModelPart(RewardPart):
+    """A reward model that `burnish reward` trained."""
+
+    kind: Literal["model"] = "model"
+    path: str
+    """Folder of the reward run, or of its adapter."""
+
+    def make(self, workshop: Workshop) -> Any:
+        assert workshop.reward_model is not None
+        return workshop.reward_model(self.path)
+
+    def check(self, workshop: Workshop) -> None:
+        if not Path(self.path).is_dir():
+            raise InputError(f"the reward model's folder {self.path} does not exist; `burnish reward` makes one")
+
+    def files(self) -> list[Path]:
+        of_run = Path(self.path) / "adapters" / "reward"
+        return sorted((of_run if of_run.is_dir() else Path(self.path)).glob("*.safetensors"))

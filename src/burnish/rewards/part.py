@@ -1,0 +1,66 @@
+"""What a kind of reward says of itself: its keys in a config, and all that the rest of burnish asks of it.
+
+A new kind is a subclass of `RewardPart` and a line in `KINDS` (parts.py). From Python, an instance of any subclass can
+be given in a config without that line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+RewardFunction = Callable[..., Sequence[Any]]
+"""f(prompts, responses) -> one number per response. A function with a third parameter `tokens` also gets the tokens of
+each response as text (the stop token included), and may return one list of numbers per response, one for each token."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What a part may need to become something that scores."""
+
+    seconds: float = 60.0
+    """Time limit for one batch (`reward_timeout`)."""
+    reward_model: Callable[[str], Any] | None = None
+    """Loads a reward model from its folder onto the shared base; None while no base is loaded."""
+
+
+class RewardPart(BaseModel):
+    """One part of a reward."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
+    )
+
+    kind: str
+    """Which class it is."""
+    weight: float = 1.0
+    """What this part's score is multiplied with before the parts are added. May be negative."""
+
+    @property
+    def label(self) -> str:
+        """Its name in metrics and tables."""
+        return self.kind
+
+    def make(self, workshop: Workshop) -> Any:
+        """What scores: a RewardFunction, or a RewardModel."""
+        raise NotImplementedError
+
+    def check(self, workshop: Workshop) -> RewardFunction | None:
+        """Refuses what cannot work, before any model is loaded. Gives the function, if it may be tried out on made-up
+        answers."""
+        return self.make(workshop)
+
+    def check_prompts(self, prompts: Sequence[str]) -> None:
+        """Refuses prompts whose answers it cannot score."""
+
+    def files(self) -> list[Path]:
+        """The files that its scores depend on. A change between two halves of a run is reported."""
+        return []
+
+    def deeds(self) -> Iterator[str]:
+        """What it does that the config of a stranger must not do unasked."""
+        return iter(())

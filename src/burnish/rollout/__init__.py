@@ -1,0 +1,1 @@
+"""Generation: what an engine gives, and the local one."""

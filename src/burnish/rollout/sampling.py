@@ -1,0 +1,82 @@
+"""Sampling a token: temperature, top-k, top-p, and one random number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from burnish.errors import DivergedError
+from burnish.maths import entropy
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One token for each of n sequences."""
+
+    action: Tensor  # [n]
+    logprob: Tensor  # [n]
+    entropy: Tensor  # [n]
+    kept: Tensor | None  # [n, k] ids, -1 where fewer were kept; None: the whole vocabulary
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Temperature, then top-k, then top-p, then a draw (or the most likely token, if `greedy`)."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    greedy: bool = False
+
+    def __call__(
+        self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
+    ) -> Sampled:
+        """`numbers` [n] are the responses that the rows belong to."""
+        z = logits.float() / self.temperature  # [n, V]
+        finite = torch.isfinite(z.amax(-1))
+        if not finite.all():
+            row = int((~finite).nonzero()[0])
+            raise DivergedError(
+                f"the policy's logits are not finite (response {row if numbers is None else int(numbers[row])}); its "
+                "last update ruined it. Lower the learning rate"
+            )
+        kept = None
+        if self.truncates:
+            z, kept = self._truncate(z)  # [n, k] each
+        logprob = z.log_softmax(-1)
+        choice = z.argmax(-1, keepdim=True) if self.greedy else draw(logprob.exp(), generator)  # [n, 1]
+        action = choice if kept is None else kept.gather(1, choice)
+        return Sampled(
+            action=action.squeeze(1).long(),
+            logprob=logprob.gather(1, choice).squeeze(1),
+            entropy=entropy(logprob),
+            kept=kept,
+        )
+
+    @property
+    def truncates(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1.0
+
+    def _truncate(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The kept logits in falling order (-inf where fewer) and their ids (-1 where fewer)."""
+        vocabulary = z.shape[1]
+        z, ids = z.topk(min(self.top_k or vocabulary, vocabulary))
+        p = z.softmax(-1)
+        # A token stays while the mass before it is below top_p; the first always does.
+        stays = p.cumsum(-1) - p < self.top_p
+        stays[:, 0] = True
+        width = int(stays.sum(1).max())
+        z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
+        return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
+
+
+def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One index a row, by its probability: where the running sum passes a uniform number.  [n, V] -> [n, 1]
+
+    One random number a row; torch.multinomial takes one for every entry, which on a CPU costs more than the logits.
+    """
+    running = p.cumsum(-1, dtype=torch.float64)
+    u = torch.rand(len(p), 1, dtype=torch.float64, device=p.device, generator=generator)
+    return torch.searchsorted(running, u * running[:, -1:], right=True).clamp(max=p.shape[1] - 1)

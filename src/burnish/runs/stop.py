@@ -1,0 +1,45 @@
+"""Requests to stop: Ctrl-C and SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, ClassVar
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """Ctrl-C and SIGTERM are remembered until the step is done. A second Ctrl-C is the kernel's: out at once.
+
+    A pipeline's hold and that of the stage within it are one: what was asked of the outer is asked of the inner.
+    """
+
+    _held: ClassVar[list[StopSignals]] = []
+
+    def __init__(self, on_request: Callable[[int], None] = lambda number: None) -> None:
+        self.exit_code: int | None = None
+        self._on_request = on_request
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        self.exit_code = self._held[-1].exit_code if self._held else None
+        self._held.append(self)
+        if threading.current_thread() is threading.main_thread() and self.exit_code is None:
+            self._before = {number: signal.signal(number, self._remember) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.remove(self)
+        if self._held:
+            self._held[-1].exit_code = self._held[-1].exit_code or self.exit_code
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.exit_code = 128 + number
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        self._on_request(number)

@@ -1,0 +1,1 @@
+"""State-action pairs: every generated token, as rows to read and columns to compute."""

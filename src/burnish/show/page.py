@@ -1,0 +1,196 @@
+"""Everything that the page shows, gathered from a run folder."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from burnish.errors import InputError
+from burnish.ppo.meanings import METRICS
+from burnish.runs.run import Run
+from burnish.sa_pairs.columns import COLUMNS
+from burnish.show.charts import Chart, Line, series, short
+from burnish.show.comparison import comparison, who_won
+from burnish.show.samples import spread_samples
+from burnish.text import headline, hider, minutes, visible
+
+SHOWN_RESPONSES = 6
+SHOWN_ANSWERS = 6
+LONGEST_HEADLINE = 140
+
+CHARTS: dict[str, tuple[str, tuple[float, float] | None]] = {
+    "reward": ("Reward", None),
+    "kl": ("KL to the reference", (0.0, 15.0)),
+    "entropy": ("Entropy", None),
+    "response_tokens": ("Response length", None),
+    "clip_fraction": ("Clip fraction", (0.02, 0.3)),
+    "explained_variance": ("Explained variance", (0.3, 0.9)),
+    "approx_kl": ("Size of the update", (0.001, 0.05)),
+    "policy_loss": ("Policy loss", None),
+    "value_loss": ("Value loss", None),
+    "learning_rate": ("Learning rate", None),
+    "seconds": ("Seconds per step", None),
+}
+"""Metric, title, and its healthy range in numbers where there is one."""
+
+COLUMN_NAMES = {
+    "logprob_policy": "log-probability",
+    "logprob_ref": "... of the reference",
+    "kl": "KL",
+    "reward": "reward",
+    "value": "value",
+    "td_error": "TD error",
+    "advantage": "advantage",
+    "return": "return",
+}
+SHADES = {
+    "advantage": (
+        "how much better the response went from there than the value model expected; under the default settings less "
+        "the step's mean, which the update subtracts too",
+        "made more likely",
+        "made less likely",
+    ),
+    "td_error": (
+        "what this one token brought: its reward, and how it changed what the value model expects",
+        "better than expected",
+        "worse than expected",
+    ),
+    "kl": (
+        "where the policy speaks unlike its reference",
+        "more likely than the reference finds it",
+        "less likely",
+    ),
+}
+"""What tokens can be coloured by: the meaning, and what above and below 0 say."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token: its text, and all that is known of it."""
+
+    text: str
+    shades: dict[str, tuple[float, int]]
+    """For each of SHADES its number, and how strongly that colours it, from 0 to 100."""
+    numbers: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Response:
+    step: int
+    headline: str
+    prompt: str
+    score: float
+    tokens: list[Token]
+
+
+def report_page(run: Run) -> str:
+    """The HTML of a PPO run."""
+    if run.stage != "ppo":
+        raise InputError(f"{run.folder} is a run of `burnish {run.stage}`; a report needs a PPO run")
+    rows = run.read_lines("metrics.jsonl")
+    if not rows:
+        raise InputError(f"{run.folder} has no finished step yet, so there is nothing to report")
+    # Secrets are taken out of what the page is made of: escaped for HTML, they would not be recognised any more.
+    hide = hider()
+    verdict = hide(run.read("verdict.json")) if run.has("verdict.json") else None
+    settings = hide(run.settings)
+    samples = hide(spread_samples(run.path("samples.jsonl"), SHOWN_RESPONSES))
+    known = set().union(*samples) & set(COLUMN_NAMES)  # without a critic there is no value, TD error or return
+    environment = Environment(
+        autoescape=True,
+        finalize=lambda value: visible(hide(value)) if type(value) is str else value,  # markup is escaped already
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = short
+    template = environment.from_string((files("burnish.show") / "template.html").read_text(encoding="utf-8"))
+    return template.render(
+        name=run.name,
+        verdict=verdict,
+        measures=comparison(verdict["start"], verdict["tuned"]) if verdict else [],
+        who_won=who_won(verdict) if verdict else [],
+        answers=_answers(verdict) if verdict else [],
+        charts=_charts(rows),
+        responses=_responses(samples, _subtracted_means(rows, settings)),
+        probes=_probes(hide(run.read_lines("probes.jsonl"))),
+        shades={key: (COLUMN_NAMES[key], *texts) for key, texts in SHADES.items() if key in known},
+        columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in known},
+        settings={k: v for k, v in settings.items() if v is not None},
+        steps=len(rows),
+        minutes=minutes(int(sum(r.get("seconds", 0.0) for r in rows))),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- the parts
+
+
+def _charts(rows: list[dict[str, Any]]) -> list[Chart]:
+    charts = []
+    for key, (title, band) in CHARTS.items():
+        line = series(rows, key, title.lower())
+        if line is not None:
+            metric = METRICS[key]
+            lines = [line, *(_reward_parts(rows) if key == "reward" else [])]
+            charts.append(Chart(title, metric.meaning, metric.healthy, metric.red_flag, lines, band))
+    return charts
+
+
+def _reward_parts(rows: list[dict[str, Any]]) -> list[Line]:
+    """The components, where there is more than one."""
+    names = list(dict.fromkeys(name for r in rows for name in r.get("reward_parts") or {}))
+    if len(names) < 2:
+        return []
+    lines = (series([{"step": r["step"]} | (r.get("reward_parts") or {}) for r in rows], name) for name in names)
+    return [line for line in lines if line is not None]
+
+
+def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> dict[int, float]:
+    """By step, what its update subtracts from every advantage: a token above it is made more likely."""
+    whitened = settings.get("whiten_advantages", True)
+    return {r["step"]: r.get("advantage_mean", 0.0) if whitened else 0.0 for r in rows}
+
+
+def _responses(samples: list[dict[str, Any]], subtracted: dict[int, float]) -> list[Response]:
+    """The last step first: it is what one wants to see."""
+    return [_response(sample, subtracted.get(sample["step"], 0.0)) for sample in reversed(samples)]
+
+
+def _response(sample: dict[str, Any], subtracted: float) -> Response:
+    # k1 whatever kl_estimator was charged: only it has a sign.
+    signed_kl = [a - b for a, b in zip(sample["logprob_policy"], sample["logprob_ref"], strict=True)]
+    shown = {key: sample[key] for key in SHADES if key in sample} | {"kl": signed_kl}
+    shown["advantage"] = [a - subtracted for a in sample["advantage"]]
+    largest = {key: max(map(abs, values), default=0.0) or 1.0 for key, values in shown.items()}
+    tokens = []
+    for position, text in enumerate(sample["tokens"]):
+        numbers = [(label, f"{sample[key][position]:+.3f}") for key, label in COLUMN_NAMES.items() if key in sample]
+        own = {key: values[position] for key, values in shown.items()}
+        shades = {key: (value, round(100 * math.sqrt(abs(value) / largest[key]))) for key, value in own.items()}
+        tokens.append(Token(text.replace("\n", "\u21b5"), shades, numbers))
+    score = sample["score"]
+    return Response(
+        sample["step"],
+        headline(sample["prompt"], LONGEST_HEADLINE),
+        sample["prompt"],
+        sum(score) if isinstance(score, list) else score,
+        tokens,
+    )
+
+
+def _probes(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The same prompts, answered as training went on."""
+    by_prompt: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_prompt.setdefault(row["prompt"], []).append(row)
+    return [(headline(prompt, LONGEST_HEADLINE), answers) for prompt, answers in by_prompt.items()]
+
+
+def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        a | {"headline": headline(a["prompt"], LONGEST_HEADLINE)} for a in verdict.get("answers", [])[:SHOWN_ANSWERS]
+    ]

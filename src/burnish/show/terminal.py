@@ -1,0 +1,191 @@
+"""What a person sees in the terminal: progress while it runs, tables when it is done.
+
+Model and prompt text is data: control characters are stripped and markup is escaped before it is printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
+from burnish.config import ModelConfig
+from burnish.evaluation.evaluation import Evaluation
+from burnish.evaluation.people import Choose, Question
+from burnish.rewards.human import moving
+from burnish.show.comparison import comparison
+from burnish.text import headline, minutes, plain
+
+PHASES = {
+    "generate_sequences": "generating",
+    "compute_rewards": "scoring",
+    "add_values_to_sa_pairs": "predicting values",
+    "train_value_model": "training value",
+    "train_policy_model": "training policy",
+}
+CHOICES = ("1", "2", "t", "tie", "u", "undo", "q", "quit")
+PROMPT_SHOWN = 400  # letters of a prompt that a person judges answers to
+LINE_EVERY = 10  # updates of supervised training, in a log file
+
+
+def spinner_for(console: Console) -> str:
+    """One whose signs the terminal has."""
+    return "line" if console.options.ascii_only else "dots"
+
+
+@contextmanager
+def _shown(progress: Progress) -> Iterator[Progress]:
+    with progress:
+        moving.append(progress)
+        try:
+            yield progress
+        finally:
+            moving.remove(progress)
+
+
+@contextmanager
+def busy(console: Console, what: str) -> Iterator[None]:
+    """A spinner with the seconds, for work of unknown length; nothing if nobody looks at a terminal."""
+    columns = (SpinnerColumn(spinner_for(console)), TextColumn("{task.description}"), TimeElapsedColumn())
+    with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
+        progress.add_task(plain(what), total=None)
+        yield
+
+
+def loading(config: ModelConfig) -> str:
+    """What a person waits for while a model is loaded."""
+    if config.model_name == EMBEDDED_NAME and not converted_folder().is_dir():
+        return "unpacking the embedded model (the first time only, about 30 s)"
+    return f"loading {config.model_name}"
+
+
+@contextmanager
+def updates(console: Console, what: str, total: int, done: int = 0) -> Iterator[Callable[[dict[str, float]], None]]:
+    """A progress bar for supervised training (in a file, a line now and then); gives the function that is told of every
+    update."""
+    columns = (TextColumn("{task.description} {task.completed}/{task.total}"), BarColumn(bar_width=16))
+    columns += (TextColumn("{task.fields[numbers]}"), TimeElapsedColumn())  # type: ignore[assignment]
+    with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
+        task = progress.add_task(what, total=total, completed=done, numbers="")
+
+        def on_update(statistics: dict[str, float]) -> None:
+            shown = {n: statistics[n] for n in ("loss", "accuracy") if n in statistics}
+            numbers = "  ".join(f"{n} {value:.3f}" for n, value in shown.items())
+            progress.update(task, advance=1, numbers=numbers)
+            update = int(statistics["update"])
+            if not console.is_terminal and (update % LINE_EVERY == 0 or update == total):
+                console.print(f"{what} {update}/{total}  {numbers}", highlight=False)
+
+        yield on_update
+
+
+def data_table(rows: list[tuple[str, str, str]]) -> Table:
+    table = Table("data", "train", "held out", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+class StepProgress:
+    """One line for the whole training: step, phase, reward, KL, entropy, time left. Where nobody looks at a terminal, a
+    line per step."""
+
+    def __init__(self, console: Console, num_steps: int, done: int = 0) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[numbers]}"),
+            TextColumn("[dim]{task.description}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=num_steps, completed=done, numbers="first rollout")
+        self._steps_left = num_steps - done
+        self._seconds: list[float] = []
+
+        self._shown = ExitStack()
+
+    def __enter__(self) -> StepProgress:
+        self._shown.enter_context(_shown(self._progress))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._shown.close()
+
+    def on_phase(self, phase: str) -> None:
+        self._progress.update(self._task, description=PHASES.get(phase, phase))
+
+    def on_step(self, results: dict[str, Any]) -> None:
+        self._steps_left -= 1
+        self._seconds.append(results["seconds"])
+        recent = self._seconds[-4:]
+        left = round(self._steps_left * sum(recent) / len(recent))
+        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}  entropy {results['entropy']:.2f}  "
+        numbers += f"{minutes(left)} left"
+        self._progress.update(self._task, advance=1, numbers=numbers)
+        if not self._console.is_terminal:
+            task = self._progress.tasks[self._task]
+            self._console.print(f"step {task.completed:.0f}/{task.total:.0f}  {numbers}", highlight=False)
+
+
+def memory_table(rows: list[tuple[str, float, str]]) -> Table:
+    table = Table("role", "MB", "what", box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for role, megabytes, what in rows:
+        table.add_row(plain(role), f"{megabytes:.0f}", plain(what))
+    return table
+
+
+def before_after_table(before: Evaluation, after: Evaluation, names: tuple[str, str] = ("before", "after")) -> Table:
+    """Means with their 95 % intervals, on held-out prompts."""
+    table = Table("held-out", *names, title=f"{before.num_prompts} held-out prompts, mean and 95 % interval")
+    for row in comparison(before.as_dict(), after.as_dict()):
+        table.add_row(*row)
+    return table
+
+
+def samples_table(before: Evaluation, after: Evaluation, how_many: int) -> Table:
+    """The same prompts, answered before and after."""
+    table = Table("prompt", "before", "after", title="samples", show_lines=True)
+    for column in table.columns:
+        column.ratio = 1
+    for i in range(min(how_many, len(before.prompts))):
+        cells = [f"{plain(e.texts[i].strip())}\n[dim]reward {e.reward[i]:.2f}[/dim]" for e in (before, after)]
+        table.add_row(plain(headline(before.prompts[i], longest=120)), *cells)
+    return table
+
+
+def chooser(console: Console) -> Choose:
+    """Asks in the terminal which of two answers is better. The question fits a small window: of a long prompt the title
+    is shown, and the whole of it on request.
+    """
+
+    def choose(question: Question) -> str:
+        console.rule(f"{question.number} of {question.how_many}")
+        short = headline(question.prompt, longest=PROMPT_SHOWN)
+        console.print(f"[dim]{plain(short)}[/dim]", highlight=False)
+        table = Table("1", "2", show_lines=True)
+        for column in table.columns:
+            column.ratio = 1
+        table.add_row(*(plain(answer.strip()) for answer in question.answers))
+        console.print(table)
+        while True:
+            try:
+                key = console.input("better: 1, 2, t (tie), u (undo), p (whole prompt) or q (quit)? ").strip().lower()
+            except EOFError:
+                console.print()
+                return "q"
+            if key == "p":
+                console.print(f"[dim]{plain(question.prompt)}[/dim]", highlight=False)
+            elif key in CHOICES:
+                return key[0]
+            else:
+                console.print("Please type 1, 2, t, u, p or q.", highlight=False)
+
+    return choose

@@ -1,0 +1,103 @@
+"""How every training stage begins: data that the model can read, a run folder that may be used, a trainer, loaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from rich.console import Console
+
+from burnish.base_setup.base_setup import load_encoder, readable
+from burnish.base_setup.invocation import Invocation
+from burnish.base_setup.tokenizer_setup import PromptEncoder
+from burnish.config.stage_configs import RunConfig
+from burnish.data import Split, prompts_of
+from burnish.decoder.key_values import PromptCache
+from burnish.decoder.shared_base import SharedBase
+from burnish.runs.run import Run
+from burnish.runs.same_run import Now, Then, fingerprint_of_texts, may_resume
+from burnish.runs.saving import Saving, hold, say_finished
+from burnish.show import terminal
+from burnish.text import plain
+
+
+class Trainer(Protocol):
+    """What all three trainers have."""
+
+    base: SharedBase
+    invocation: Invocation
+
+
+T = TypeVar("T", bound=Trainer)
+
+
+@dataclass(frozen=True)
+class Opened(Generic[T]):
+    """A stage that is about to train."""
+
+    run: Run
+    trainer: T
+    encoder: PromptEncoder
+    data: Split[Any]
+    saving: Saving
+
+
+@contextmanager
+def opened(
+    console: Console,
+    config: RunConfig,
+    data: Split[Any],
+    load: Callable[[PromptEncoder], T],
+    check: Callable[[Split[Any]], None],
+    encoder: PromptEncoder | None,
+    prompts_read: PromptCache | None,
+    from_step: int | None,
+) -> Iterator[tuple[Run, Opened[T] | None]]:
+    """The run, and what is to be done in it: nothing, if it is finished. Whatever is wrong with the input is found
+    before `load` loads the model.
+    """
+    run = Run.new_or_unfinished(config.run_dir, config.run_name)
+    with terminal.busy(console, terminal.loading(config)):
+        encoder = encoder or load_encoder(config)
+        data = readable(config, encoder, data)
+    if run.was_begun and is_done(console, run, config, data, from_step):
+        yield run, None
+        return
+    was_complete = run.is_complete
+    check(data)
+    with terminal.busy(console, terminal.loading(config)):
+        trainer = load(encoder)
+        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
+        with warnings.catch_warnings():  # a missing ending is announced in the run's own words
+            warnings.simplefilter("ignore", UserWarning)
+            trainer.invocation.agree(prompts_of(data.everything))
+    with hold(console, run, config) as saving:
+        if run.is_complete and not was_complete:  # another process was faster
+            say_finished(console, run)
+            yield run, None
+        else:
+            yield run, Opened(run, trainer, encoder, data, saving)
+
+
+def is_done(console: Console, run: Run, config: RunConfig, data: Split[Any], from_step: int | None) -> bool:
+    """Whether there is nothing left to do in a run that was begun before. Changed settings are reported."""
+    then, now = then_and_now(run, config, data, from_step)
+    changes = may_resume(run.folder, then, now)
+    if run.is_complete and not changes.settings and from_step is None:
+        say_finished(console, run)
+        return True
+    for change in changes.settings:
+        console.print(plain(change), highlight=False)
+    return False
+
+
+def then_and_now(run: Run, config: RunConfig, data: Split[Any], from_step: int | None) -> tuple[Then, Now]:
+    """What the run folder and the command say, before a model is loaded. Only a finished run knows its data yet."""
+    fingerprint = fingerprint_of_texts(data.texts())
+    if not run.is_complete:
+        return Then(run.settings), Now(config, from_step=from_step)
+    made_with = run.read("result.json").get("data_fingerprint") or fingerprint  # older results do not say
+    return Then(run.settings, {"data": made_with}, True), Now(config, {"data": fingerprint}, from_step)

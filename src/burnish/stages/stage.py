@@ -1,0 +1,89 @@
+"""What a stage is: a name, a config, its data and the work on it. There are three; pipelines, `resume` and the commands
+are written with this table alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rich.console import Console
+
+from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
+from burnish.data import Split, load_split, prompts_of
+from burnish.runs.run import Run
+
+
+class Work(Protocol):
+    """Trains, and leaves a run folder behind; a run that was begun before is resumed. All input is checked first."""
+
+    def __call__(
+        self,
+        config: Any,
+        data: Split[Any],
+        console: Console,
+        *,
+        encoder: Any = None,
+        prompts_read: Any = None,
+        from_step: int | None = None,
+    ) -> Run:
+        """`encoder` has read the prompts already, `prompts_read` is what the base has read of them for another stage;
+        `from_step` is the checkpoint to resume from, the last unless given.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the three. Its names are those of its config."""
+
+    config: type[RunConfig]
+    title: str
+    load: Callable[[Any], Split[Any]]
+    """Training and held-out records, as a config names them."""
+
+    @property
+    def name(self) -> str:
+        return self.config.stage
+
+    @property
+    def work(self) -> Work:
+        """`run` of the module with the stage's name. It brings torch, so it is imported when it is asked for."""
+        return importlib.import_module(f"burnish.stages.{self.name}").run
+
+
+def _demonstrations(config: SFTConfig) -> Split[Any]:
+    return _load("demonstrations", config.demonstrations, config.eval_demonstrations, config)
+
+
+def _prompts(config: TrainConfig) -> Split[str]:
+    return _load("prompts", config.prompts, config.eval_prompts, config)
+
+
+def _judgements(config: RewardModelConfig) -> Split[Any]:
+    """Preferences and scores together. A prompt that is held out in one of the files is held out in both."""
+    splits = []
+    if config.preferences is not None:
+        splits.append(_load("preferences", config.preferences, config.eval_preferences, config))
+    if config.scores is not None:
+        splits.append(_load("scores", config.scores, None, config))
+    held_out = {prompt for split in splits for prompt in prompts_of(split.held_out)}
+    together = [judgement for split in splits for judgement in split.everything]
+    train, out = ([j for j in together if (j.prompt in held_out) is side] for side in (False, True))
+    return Split(train, out, sum(split.num_left_out for split in splits))
+
+
+def _load(kind: str, source: str, eval_source: str | None, config: RunConfig) -> Split[Any]:
+    return load_split(kind, source, eval_source, config.num_eval_prompts, config.seed, config.fields, config.skip_bad)
+
+
+STAGES: dict[str, Stage] = {
+    stage.name: stage
+    for stage in (
+        Stage(SFTConfig, "supervised fine-tuning", _demonstrations),
+        Stage(RewardModelConfig, "reward model", _judgements),
+        Stage(TrainConfig, "PPO", _prompts),
+    )
+}

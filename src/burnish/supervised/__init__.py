@@ -1,0 +1,1 @@
+"""Learning from texts that people wrote or judged: SFT and the reward model."""

