@@ -38,7 +38,7 @@ def measured_on(results: dict[str, Any]) -> str:
     m = results["machine"]
     cores = "1 core" if m["cores"] == 1 else f"{m['cores']} cores"
     return (
-        f"(Measured on {cores}, {m['cpu']}, {m['memory_gib']} GiB, torch {m['torch']}; "
+        f"(Measured on {cores}, {m['cpu']}, {m['memory_gib']} GiB, torch {m['torch']};\n"
         f"{m['matmul_gflops']} GFLOP/s in large fp32 products at the end of the run.)"
     )
 
@@ -73,7 +73,7 @@ def step_profile(results: dict[str, Any]) -> str:
         total = sum(run["gflop"].values())
         rows.append(["**the step**", f"{run['step']:.2f}", f"{total:.0f}", f"**{run['share']:.0%}**"])
         parts.append(
-            f"Adapters on {name}; {run['rate']:.0f} GFLOP/s in large products, {run['time_in_products']:.0%} of the "
+            f"Adapters on {name}; {run['rate']:.0f} GFLOP/s in large products, {run['time_in_products']:.0%} of the\n"
             f"time in products and attention:\n\n"
             + table(["part", "seconds", "GFLOP", "share of the machine's rate"], rows)
         )
@@ -111,7 +111,7 @@ def time_to_reward(results: dict[str, Any]) -> str:
             ]
         )
     sweep = ", ".join(f"{r['seconds']:.0f} s at {r['learning_rate']:g}" for r in results["sweep"])
-    rates = f"TRL's learning rates on seed {results['sweep'][0]['seed']}: {sweep}. The best of them serves all seeds."
+    rates = f"TRL's learning rates on seed {results['sweep'][0]['seed']}:\n{sweep}. The best of them serves all seeds."
     return "\n\n".join([table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows), rates, measured_on(results)])
 
 
@@ -163,11 +163,10 @@ def kl_learning(results: dict[str, Any]) -> str:
             f"{r['before']:.3f}",
             "**{:.3f}** ± {:.3f}".format(*r["after"]),
             "{:.1f} ± {:.1f}".format(*r["kl"]),
-            f"{r['seconds']:.1f}",
         ]
         for r in sorted(results["rows"], key=lambda r: r["way"] != "k1 in the reward")
     ]
-    header = ["the KL is charged as", "seed", "reward before", "after", "KL after (nats)", "seconds a step"]
+    header = ["the KL is charged as", "seed", "reward before", "after", "KL after (nats)"]
     return table(header, rows) + "\n\n" + measured_on(results)
 
 

@@ -88,6 +88,8 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["train", "none.yaml"], 2),
         (["train", "wrong.yaml"], 2),
         (["sft", "no_data.yaml"], 2),
+        (["train", "no_reward.yaml"], 2),
+        (["train", "no_judge.yaml"], 2),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
@@ -100,6 +102,9 @@ def test_what_computes_nothing_starts_without_torch(tmp_path, monkeypatch, argum
     run = Run.new("runs", "one").begin(TrainConfig(prompts="prompts.txt"))
     run.log({"step": 1, "reward": 0.5, "kl": 0.1, "seconds": 1.0})
     Path("wrong.yaml").write_text("prompts: p.txt\nbatch_size: none\n")
+    Path("prompts.txt").write_text("\n".join(f"prompt {n}" for n in range(40)))
+    Path("no_reward.yaml").write_text("prompts: prompts.txt\nreward: none.py:f\n")
+    Path("no_judge.yaml").write_text("prompts: prompts.txt\nreward: ./none\n")
     Path("no_data.yaml").write_text("demonstrations: none.jsonl\n")
     script = (
         "import json, sys\nfrom burnish import cli\n"
@@ -109,3 +114,19 @@ def test_what_computes_nothing_starts_without_torch(tmp_path, monkeypatch, argum
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert json.loads(done.stdout.splitlines()[-1]) == [code, []], done.stderr
+
+
+def test_names_are_offered_where_python_looks_for_them():
+    import burnish
+
+    assert set(burnish.__all__) <= set(dir(burnish))
+
+
+def test_what_a_session_prints_is_short():
+    from tiny import PROMPTS, tiny_trainer
+
+    trainer = tiny_trainer()
+    results = trainer.ppo_step(PROMPTS)
+    assert repr(results["sa_pairs"]).startswith(f"SAPairs(8 responses, {len(results['sa_pairs'])} tokens; action, ")
+    assert len(repr(results)) < 5000
+    assert "reward count_vowels, step 1 of 10" in repr(trainer)

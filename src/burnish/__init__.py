@@ -77,3 +77,7 @@ def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'burnish' has no attribute {name!r}")
     return getattr(importlib.import_module(f"burnish.{_ROOM_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

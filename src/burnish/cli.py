@@ -48,7 +48,8 @@ def _options(
 Config = Annotated[str, typer.Argument(help="YAML file; `burnish config` lists its keys", metavar="CONFIG.yaml")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")]
 Trust = Annotated[
-    bool, typer.Option("--trust", help="do what the config of a run asks for that you did not make here; it is told")
+    bool,
+    typer.Option("--trust", help="do what the config of a run asks for that you did not make here; it is listed first"),
 ]
 TAKES_OVERRIDES = {"ignore_unknown_options": True}
 UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -98,6 +99,7 @@ def _run_stage(name: str, file: str, overrides: list[str] | None) -> None:
     stage = STAGES[name]
     settings = load_config(stage.config, file, overrides)
     data = stage.load(settings)
+    stage.check(settings)
     with _starting():
         work = stage.work
     work(settings, data, console)

@@ -58,7 +58,7 @@ class LockedError(BurnishError):
 
 
 class NoCheckpointError(BurnishError):
-    """There is nothing to go on from."""
+    """There is nothing to resume from."""
 
     exit_code = 4
 

@@ -189,7 +189,7 @@ def test_interrupting_keeps_what_was_learned(workplace):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "Go on with: burnish resume runs/stopped" in errors
+    assert "Resume with: burnish resume runs/stopped" in errors
     assert "Traceback" not in errors
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
     run("generate", "runs/stopped", "number 3:", cwd=workplace)

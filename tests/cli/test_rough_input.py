@@ -120,7 +120,7 @@ def test_markup_in_names_is_shown_as_it_is(fork_servers, folder):
     assert f'burnish generate {place}/ppo "your prompt"' in out
     assert f"Run folder: {place}/ppo" in out
     run = f"{place}/ppo"
-    assert f"{run} is finished" in ends_well(fork_server, folder, "train", *settings, "steps=1")
+    assert f"{run} is already finished" in ends_well(fork_server, folder, "train", *settings, "steps=1")
     assert "Changed: steps" in ends_well(fork_server, folder, "train", *settings, "steps=2")
     changed = ends_well(fork_server, folder, "resume", run, "steps=3", f"reward={rules.replace('[/x]', '[/y]')}")
     assert "'pattern': '[/y]'" in " ".join(changed.split())

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import time
+import warnings
 
 import pytest
 
@@ -289,3 +291,29 @@ def test_bundled_texts_are_sources():
     assert load_split("preferences", "bundled:tldr") == bundled_preferences()
     with pytest.raises(InputError, match="there are no preferences 'bundled:tldrr'; did you mean"):
         load_split("preferences", "bundled:tldrr")
+
+
+def test_the_advice_on_held_out_prompts_is_not_what_just_failed():
+    for distinct, advised in ((2, "num_eval_prompts: 0"), (3, "num_eval_prompts: 2"), (20, "num_eval_prompts: 4")):
+        records = [Demonstration(f"p{n}", "a") for n in range(distinct)]
+        with pytest.raises(InputError, match=f"Set {advised}, or give"):
+            split_by_prompt(records, distinct, seed=0)
+
+
+def test_more_than_half_of_the_rows_held_out_is_mentioned():
+    rows = [Demonstration(f"p{n % 4}", f"answer {n}") for n in range(60)]
+    with pytest.warns(
+        UserWarning, match=r"45 of 60 rows are held out \(num_eval_prompts: 3 prompts with all their rows"
+    ):
+        split_by_prompt(rows, 3, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split_by_prompt(rows, 2, seed=0)
+
+
+def test_a_dataset_s_name_is_refused_at_once_where_no_hub_answers(monkeypatch):
+    monkeypatch.setattr("burnish.data.rows.hub_answers", lambda: False)
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"cannot load the dataset org/name \(no hub answers from here\)"):
+        load_prompts("org/name")
+    assert time.monotonic() - started < 10  # the hub's own client would retry for half a minute

@@ -5,7 +5,7 @@ import sys
 
 from burnish.decoder.memory import held_bytes, peak_bytes
 
-CHILD = "from burnish.memory import held_bytes, peak_bytes; print(held_bytes(), peak_bytes())"
+CHILD = "from burnish.decoder.memory import held_bytes, peak_bytes; print(held_bytes(), peak_bytes())"
 
 
 def test_the_peak_is_at_least_what_is_held_and_grows_with_it():

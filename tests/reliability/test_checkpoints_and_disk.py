@@ -28,7 +28,7 @@ def test_r7_a_full_disk_leaves_the_last_checkpoint_whole(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("burnish.disk.to_disk", full)
+    monkeypatch.setattr("burnish.runs.disk.to_disk", full)
     with pytest.raises(ResourceError, match=r"the disk is full \(\d+ MB free\)") as stopped:
         store.save(2, State({"w": torch.zeros(4)}, {"step": 2}))
     assert stopped.value.exit_code == 6

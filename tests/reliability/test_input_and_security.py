@@ -165,7 +165,7 @@ def test_r16_every_key_misspelt_by_one_edit_is_refused(tmp_path, kind, data):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("prompts: a.txt\nlearning_rate: 1e-5\nlearning_rate: 2e-5\n", "stands twice"),
+        ("prompts: a.txt\nlearning_rate: 1e-5\nlearning_rate: 2e-5\n", "is given twice"),
         ("prompts: a.txt\n\tsteps: 3\n", "not valid YAML"),
         ("prompts: a.txt\nrun_name: no\n", "run_name"),
     ],
@@ -310,7 +310,7 @@ def test_mistakes_about_folders_and_damaged_logs_end_in_a_sentence(fork_server, 
     assert (outcome.code, "does not hold every step once" in outcome.text) == (4, True)
     (run / "config.yaml").write_text((run / "config.yaml").read_text() + "learning_rate: 3\n")
     outcome = fork_server.run(folder, "resume", run)
-    assert (outcome.code, "stands twice" in outcome.text) == (2, True)
+    assert (outcome.code, "is given twice" in outcome.text) == (2, True)
     assert fork_server.run(folder, "report", whole, "--output", "/no/where.html").code == 2
     listed = fork_server.run(folder, "runs")
     assert listed.code == 0

@@ -52,7 +52,7 @@ def test_r1_a_stopped_or_killed_pipeline_goes_on_in_every_stage(fork_server, fol
     assert not (hurt / "reward").exists()  # a request to stop is one for all stages
     outcome = fork_server.run(folder, "resume", "runs/hurt/sft")  # the pipeline held some of its prompts back
     assert outcome.code == 2
-    assert "goes on with: burnish resume runs/hurt" in outcome.text
+    assert "resume that with: burnish resume runs/hurt" in outcome.text
     stages_hit = set()
     for attempt in range(30):
         kill = {"kill_at": 7} if attempt % 2 else {"kill_at": 10, "where": "save"}
@@ -76,7 +76,7 @@ def test_r1_a_stopped_or_killed_pipeline_goes_on_in_every_stage(fork_server, fol
         assert (hurt / ".pipeline.yaml").read_text() == kept
     outcome = fork_server.run(folder, "resume", hurt, "--from", "2", "ppo.learning_rate=0.002")
     assert outcome.code == 0, outcome.text
-    assert "Going on after step 2 of 3" in outcome.text
+    assert "Resuming after step 2 of 3" in outcome.text
     outcome = fork_server.run(folder, "resume", hurt, "ppo.steps=4")
     assert outcome.code == 0, outcome.text
     assert [row["step"] for row in log_of(hurt / "ppo")[0]] == [1, 2, 3, 4]
@@ -103,7 +103,7 @@ def test_r3_resumed_after_every_step(fork_server, folder, whole):
         assert outcome.code == -9, outcome.text
         resumed = fork_server.run(folder, "resume", f"runs/{name}")
         assert resumed.code == 0, resumed.text
-        assert f"Going on after step {step} of 6" in resumed.text
+        assert f"Resuming after step {step} of 6" in resumed.text
         assert state_hash(folder / "runs" / name, same_saves=False) == state_hash(whole, same_saves=False)
 
 
@@ -112,7 +112,7 @@ def test_r3_a_finished_run_says_so_and_does_nothing(fork_server, folder, whole):
     for command in (("resume", "runs/whole"), ("train", "config.yaml", "run_name=whole")):
         outcome = fork_server.run(folder, *command)
         assert outcome.code == 0
-        assert "is finished" in outcome.text
+        assert "is already finished; nothing to do" in outcome.text
     assert {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()} == before
 
 
@@ -120,7 +120,7 @@ def test_r3_from_an_earlier_checkpoint(fork_server, folder, whole):
     run = copy_of(whole, "back")
     outcome = fork_server.run(folder, "resume", "runs/back", "--from", "4")
     assert outcome.code == 0, outcome.text
-    assert "Going on after step 4" in outcome.text
+    assert "Resuming after step 4" in outcome.text
     assert state_hash(run) == state_hash(whole)
     assert fork_server.run(folder, "resume", "runs/back", "--from", "3").code == 4
 

@@ -189,7 +189,7 @@ def test_r12_a_gradient_that_is_no_number_stops_too():
     weight.register_hook(lambda grad: grad * float("nan"))
     before = weight.clone()
     with pytest.raises(
-        DivergedError, match=r"policy gradient norm became nan \(by response \d\) before an optimizer step"
+        DivergedError, match=r"grad_norm became nan \(by response \d\) before an optimizer step of the policy"
     ):
         trainer.ppo_step(PROMPTS)
     assert torch.equal(before, weight)
@@ -203,10 +203,10 @@ def test_r12_a_number_that_is_none_in_training_names_its_response(monkeypatch, m
     model = trainer.value_model if method == "values" else trainer.policy
     original = getattr(model, method)
 
-    def planted(context, mask, *rest):
-        result = original(context, mask, *rest)
+    def planted(pairs, *rest):
+        result = original(pairs, *rest)
         if torch.is_grad_enabled():  # not in the rollout
-            result = result * torch.where(context.prompt_mask.sum(1) == longest, torch.nan, 1.0)[:, None]
+            result = result * torch.where(pairs.prompt_mask.sum(1) == longest, torch.nan, 1.0)[:, None]
         return result
 
     longest = max(map(len, trainer.setup.encoder.encode(PROMPTS)))

@@ -65,7 +65,7 @@ def test_r9_a_stop_while_a_stage_is_loaded_comes_before_its_first_step(tmp_path)
     with StopSignals():  # a pipeline's
         os.kill(os.getpid(), signal.SIGTERM)
         with (
-            pytest.raises(StoppedError, match=r"before the first step of .*run\. Go on with") as stopped,
+            pytest.raises(StoppedError, match=r"before the first step of .*run\. Resume with") as stopped,
             hold(Console(quiet=True), run, tiny_config()),
         ):
             pytest.fail("the stage has begun")
@@ -82,4 +82,4 @@ def test_r10_one_process_per_run_folder(fork_server, folder):
         if outcomes[1].code == 3:
             assert re.search(r"in use by process \d+ since \d{4}-", outcomes[1].text)
         else:  # the second came when the first was done
-            assert any("is finished" in o.text for o in outcomes)
+            assert any("already finished" in o.text for o in outcomes)

@@ -558,3 +558,13 @@ def test_a_function_that_python_knows_no_arguments_of_is_called_without_tokens(t
     (tmp_path / "own.py").write_text("from builtins import map as f\n")
     function = IsolatedFunction(f"{tmp_path}/own.py:f")
     assert not function.takes_tokens
+
+
+def test_a_function_that_gives_the_wrong_number_of_values_is_told_so():
+    def first_only(prompts, responses):
+        return [1.0]
+
+    with pytest.warns(
+        UserWarning, match="reward first_only returned 1 values for 3 responses; it needs one each; it is"
+    ):
+        assert RewardComputer(first_only).compute_rewards(["a", "b", "c"], ["x", "y", "z"]) == [1.0, 1.0, 1.0]

@@ -137,7 +137,7 @@ def test_a_kill_between_the_proof_and_the_config_loses_no_trust(tmp_path, monkey
             raise KeyboardInterrupt
         write_whole(path, text)
 
-    monkeypatch.setattr("burnish.trust.write_whole", killed_before)
+    monkeypatch.setattr("burnish.runs.trust.write_whole", killed_before)
     with pytest.raises(KeyboardInterrupt):
         write_own(config, "a: 2\n")
     assert config.read_text() == "a: 1\n"
@@ -525,7 +525,7 @@ def test_checkpoints_on_a_disk_that_is_not_mounted_are_missed_before_anything_ch
     (run / "checkpoints").unlink()
     disk.rename(run / "checkpoints")
     outcome = fork_server.run(folder, "resume", run)
-    assert (outcome.code, "Going on after step 6" in outcome.text) == (0, True), outcome.text
+    assert (outcome.code, "Resuming after step 6" in outcome.text) == (0, True), outcome.text
 
 
 def test_a_run_that_lost_its_checkpoints_begins_anew_and_keeps_its_logs(fork_server, folder, run, whole):
@@ -536,7 +536,7 @@ def test_a_run_that_lost_its_checkpoints_begins_anew_and_keeps_its_logs(fork_ser
     outcome = fork_server.run(folder, "resume", run)
     assert outcome.code == 0, outcome.text
     left = run / "left-000006"
-    assert f"no checkpoint, so it begins anew. What is made again is kept as it was in {left}" in outcome.text
+    assert f"no checkpoint, so it starts again. What is made again is kept as it was in {left}" in outcome.text
     assert [(left / name).read_text() for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl")] == logs
     assert not (left / "config.yaml").exists()  # lines, not a run
     assert log_of(run) == log_of(whole)

@@ -419,10 +419,10 @@ def test_a_ppo_run_is_compared_with_the_model_it_started_from(pipeline):
 def test_a_choice_can_be_taken_back(tmp_path):
     run = Run(tmp_path)
     sides = [Evaluation(prompts=["p", "q"], texts=[f"{side} {n}" for n in (1, 2)]) for side in ("start", "tuned")]
-    said = iter(["u", "1", "u", "t", "1", "u", "2"])
+    said = iter(["u", "1", "u", "t", "2"])
     asked = []
     people.ask(run, *sides, 5, lambda question: asked.append(question.number) or next(said))
-    assert asked == [1, 1, 2, 1, 2, 2, 2]
+    assert asked == [1, 1, 2, 1, 2]
     first, second = run.read_lines("choices.jsonl")
     assert (first["prompt"], first["better"]) == ("p", "tie")
     assert second["better"] in ("start", "tuned")

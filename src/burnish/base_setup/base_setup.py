@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
-import socket
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import huggingface_hub
-import huggingface_hub.constants
 import numpy as np
 import torch
 from safetensors import SafetensorError
@@ -27,6 +22,7 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import ModelConfig
 from burnish.config.stage_configs import RunConfig
 from burnish.data import Split, prompts_of
+from burnish.data.hub import hub_answers
 from burnish.decoder.base_identity import BaseIdentity, other_tensors
 from burnish.decoder.decoder import context_length
 from burnish.decoder.shared_base import SharedBase
@@ -161,22 +157,6 @@ def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hub = " (no model hub answers from here)" if local_only and not is_folder else ""
         raise InputError(f"cannot load the model {model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None
-
-
-@cache
-def hub_answers() -> bool:
-    """Whether the model hub can be reached, asked once and briefly: its own client would retry for a minute."""
-    if os.environ.get("HF_HUB_OFFLINE", "") in ("1", "true", "True"):
-        return False
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
-        return True  # behind a proxy only the client itself can tell
-    address = urlsplit(huggingface_hub.constants.ENDPOINT)
-    port = address.port or (80 if address.scheme == "http" else 443)
-    try:
-        with socket.create_connection((address.hostname or "", port), timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def choose_device(wanted: str) -> torch.device:

@@ -104,7 +104,7 @@ class PromptEncoder:
         return self._templated(messages, add_generation_prompt=True)
 
     def _try_template(self) -> None:
-        """A template that takes no message at all, or no system message, is told once and not for every prompt."""
+        """A template that takes no message at all, or no system message, is reported once and not for every prompt."""
         try:
             self._templated([{"role": "user", "content": "x"}], add_generation_prompt=False)
         except _RefusedError as error:

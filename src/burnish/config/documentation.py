@@ -57,7 +57,7 @@ def config_page() -> str:
         rows = "\n".join(f"| `{name}` | {default} | {meaning} |" for name, default, meaning in lines)
         tables.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n")
     return (
-        "# Config\n\nThe keys of the files that `burnish train`, `sft` and `reward` read; a pipeline's file has them "
-        "in sections ([feedback.md](feedback.md)). `burnish config` prints this list.\n(Made from the docstrings in "
-        "`src/burnish/config/`.)\n\n" + "\n".join(tables)
+        "# Config\n\nThe keys of the files that `burnish train`, `sft` and `reward` read. A pipeline's file has them\n"
+        "in sections ([feedback.md](feedback.md)). `burnish config` prints this list.\n"
+        "(Made from the docstrings in `src/burnish/config/`.)\n\n" + "\n".join(tables)
     )

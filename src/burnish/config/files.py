@@ -106,7 +106,7 @@ def _from(folder: Path, value: str, is_data: bool) -> str:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that stands twice in one mapping: the second would silently win."""
+    """Refuses a key that is given twice in one mapping: the second would silently win."""
 
 
 def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -117,7 +117,7 @@ def _mapping_without_duplicates(loader: _StrictLoader, node: yaml.MappingNode) -
             raise InputError(f"line {key_node.start_mark.line + 1}: {key!r} is not a key; keys are plain words")
         line = key_node.start_mark.line + 1
         if key in seen:
-            raise InputError(f"key {key!r} stands twice, on lines {seen[key]} and {line}; remove one of them")
+            raise InputError(f"key {key!r} is given twice, on lines {seen[key]} and {line}; remove one of them")
         seen[key] = line
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 

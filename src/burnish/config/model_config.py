@@ -32,6 +32,10 @@ class ModelConfig(BaseModel):
     command: ClassVar[str] = ""
     """And of its command."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Frozen: other parts have been made from it already."""
+        raise AttributeError(f"a config does not change; make another one: config.model_copy(update={{{name!r}: ...}})")
+
     # ---- model
     model_name: Annotated[str, FIXED, BASE, PATH] = "Qwen/Qwen3-0.6B-Base"
     """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
@@ -81,11 +85,11 @@ class ModelConfig(BaseModel):
     def _means_what_it_says(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML's `yes` is no number, and Python's None is written null."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
-            raise ValueError("this key is not a yes or no")
+            raise ValueError("this key does not take true or false")
         if value == "None":
-            raise ValueError("for nothing, write null")
+            raise ValueError("to unset this key, write null")
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
-            raise ValueError("this is no text that a file can hold")
+            raise ValueError("this text holds characters that no file can")
         return value
 
     @field_validator("lora_layers", "lora_target_modules")
@@ -152,7 +156,7 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
             problems.setdefault(f"{key} {number}", Problem(f"{key}, part {number + 1}: {sentence}", key))
             continue
         if item["loc"][1:] == ("str",) and isinstance(item["input"], list):
-            continue  # a list of parts was meant; what is wrong with it is told by the other errors
+            continue  # a list of parts was meant; what is wrong with it is reported by the other errors
         if item["type"] == "extra_forbidden":
             known, command = ELSEWHERE.get(key), _other_command(key, item["input"])
             hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)

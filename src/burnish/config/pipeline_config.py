@@ -33,7 +33,7 @@ class PipelineConfig:
     """Each stage's config, with the folders of the stages before it filled in."""
 
     folder: Path
-    """All stages' run folders lie in it: sft/, reward/ and ppo/."""
+    """All stages' run folders are in it: sft/, reward/ and ppo/."""
     sft: SFTConfig | None
     reward_model: RewardModelConfig | None
     ppo: TrainConfig
@@ -49,7 +49,7 @@ class PipelineConfig:
 def load_pipeline_config(
     path: str | Path, overrides: list[str] | None = None, folder: Path | None = None
 ) -> PipelineConfig:
-    """Reads the file; `section.key=value` overrides a setting of a section. `folder` is where its runs lie already."""
+    """Reads the file; `section.key=value` overrides a setting of a section. `folder` is where its runs are already."""
     path = Path(path)
     values = read_mapping(path)
     for section in ("model", *SECTIONS):

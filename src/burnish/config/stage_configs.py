@@ -47,7 +47,7 @@ class RunConfig(ModelConfig):
     def _maps_known_columns(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if name not in COLUMNS:
-                raise ValueError(f"{name!r} is none of our columns ({', '.join(COLUMNS)}){nearest(name, COLUMNS)}")
+                raise ValueError(f"{name!r} is not a known column ({', '.join(COLUMNS)}){nearest(name, COLUMNS)}")
         return value
 
     @field_validator("num_eval_prompts")

@@ -1,7 +1,7 @@
 """What rows mean: prompts, demonstrations, preferences and human scores.
 
-A prompt is text, or a chat's messages. A record that cannot be used is told by place and reason, three of them and
-the count; with `skip_bad` they are dropped and counted instead.
+A prompt is text, or a chat's messages. Records that cannot be used are reported with place and reason, three of them
+and the count; with `skip_bad` they are dropped and counted instead.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _load(
 def problem_with(text: str) -> str | None:
     """Why no model could read this text, or None."""
     if not text.strip():
-        return "is empty; a model needs at least one word to go on from"
+        return "is empty; a model needs at least one word to continue"
     if any("\ud800" <= c <= "\udfff" for c in text):
         return "holds half of a character (a lone surrogate such as \\ud83d); cut it elsewhere"
     return None

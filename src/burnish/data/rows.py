@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from burnish.data.hub import ask_no_hub, hub_answers
 from burnish.errors import InputError
 
 FILES = (".jsonl", ".csv", ".parquet", ".txt")
@@ -102,7 +103,7 @@ def _csv(path: Path) -> Iterator[Row]:
         if not header:
             header = cells
             if len(set(header)) < len(header):
-                raise InputError(f"{place}: a column's name stands twice in the header: {', '.join(header)}")
+                raise InputError(f"{place}: a column's name is given twice in the header: {', '.join(header)}")
         elif len(cells) != len(header):
             yield Row(place, None, f"{len(cells)} fields, but the header has {len(header)}")
         else:
@@ -138,6 +139,9 @@ def _named_dataset(name: str) -> Any:
             "of a dataset on the hub such as org/name or org/name[split]"
         )
     datasets = _datasets_library()
+    if not Path(bare).is_dir() and not hub_answers():
+        ask_no_hub()
+        datasets.config.HF_HUB_OFFLINE = True
     try:
         if Path(bare).is_dir():
             found = datasets.load_from_disk(bare)
@@ -146,7 +150,8 @@ def _named_dataset(name: str) -> Any:
     except KeyError:
         raise InputError(f"the dataset {bare} has no split {split!r}; it has {', '.join(found)}") from None
     except Exception as error:  # network, hub and format errors of many kinds
-        raise InputError(f"cannot load the dataset {name}: {_first_line(error)}") from None
+        hub = "" if Path(bare).is_dir() or hub_answers() else " (no hub answers from here)"
+        raise InputError(f"cannot load the dataset {name}{hub}: {_first_line(error)}") from None
 
 
 def _datasets_library() -> Any:

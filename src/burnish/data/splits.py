@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,6 +12,7 @@ from burnish.data.records import prompts_of, texts_of
 from burnish.errors import InputError
 
 Record = TypeVar("Record")
+MOST_HELD_OUT = 0.5  # of the rows; above that it is hardly meant
 
 
 @dataclass(frozen=True)
@@ -40,15 +42,23 @@ def split_by_prompt(
     prompts = prompts_of(records)
     distinct = sorted(set(prompts))
     if num_held_out and num_held_out >= len(distinct):
+        way_out = f"Set {key}: {max(2, len(distinct) // 5)}, or give" if len(distinct) > 2 else f"Set {key}: 0, or give"
         raise InputError(
-            f"{key} {num_held_out} leaves nothing to train on: there are {len(distinct)} different prompts. "
-            f"Set {key}: {max(2, len(distinct) // 5)}, or give the held-out ones in a file of their own"
+            f"{key} {num_held_out} leaves nothing to train on: there are {len(distinct)} different prompts. {way_out} "
+            "the held-out ones in a file of their own"
         )
     chosen = set(random.Random(seed).sample(distinct, num_held_out))
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record, prompt in zip(records, prompts, strict=True):
         sides[prompt in chosen].append(record)
-    return Split(*sides)
+    train, held_out = sides
+    if len(held_out) > MOST_HELD_OUT * len(records):
+        warnings.warn(
+            f"{len(held_out)} of {len(records)} rows are held out ({key}: {num_held_out} prompts with all their rows); "
+            "lower it to train on more of them",
+            stacklevel=2,
+        )
+    return Split(train, held_out)
 
 
 def refuse_overlap(train: Sequence[object], held_out: Sequence[object], train_name: str, held_out_name: str) -> None:

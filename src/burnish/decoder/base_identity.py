@@ -64,7 +64,7 @@ class BaseIdentity:
 
     @property
     def parts(self) -> dict[str, str]:
-        """By the names under which a change is told."""
+        """By the names under which a change is reported."""
         return {
             "weights": self.weights,
             "model config": self.model_config,

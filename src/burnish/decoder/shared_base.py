@@ -246,7 +246,7 @@ class SharedBase:
         return [read[p] for p in prompts]
 
     def _read_after(self, beginning: Tensor | None, texts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Keys and values of a beginning and each text behind it, read in chunks. Padding lies to the right.
+        """Keys and values of a beginning and each text behind it, read in chunks. Padding is on the right.
 
         What is kept for later steps is read one by one: its last bits must not depend on what was read beside it, or a
         resumed run, which begins with nothing kept, would go another way.

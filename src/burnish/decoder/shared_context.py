@@ -38,7 +38,7 @@ class SharedContext:
 
     @property
     def key_mask(self) -> Tensor:
-        """[B, P + T - 1] bool: what may be attended to. Response padding lies to the right, so causality hides it."""
+        """[B, P + T - 1] bool: what may be attended to. Response padding is on the right, so causality hides it."""
         tail = self.prompt_mask.new_ones(self.response.shape[0], self.response.shape[1] - 1)
         return torch.cat([self.prompt_mask, tail], dim=1)
 

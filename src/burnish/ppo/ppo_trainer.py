@@ -121,6 +121,12 @@ class PPOTrainer:
         self.step = 0
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
 
+    def __repr__(self) -> str:
+        return (
+            f"PPOTrainer({self.base.identity.name}, reward {self.reward_computer.name}, step {self.step} of "
+            f"{self.config.steps})"
+        )
+
     def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
         workshop = Workshop(self.config.reward_timeout, self._reward_model)

@@ -110,6 +110,7 @@ class RewardComputer:
         if self.strict or len(prompts) == 1 or isinstance(part.reward, RewardModel):
             raise failure
         if scores is None:
+            warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
             scores = self._scores_alone(part, prompts, texts, sa_pairs)
         for number, score in enumerate(scores):
             if isinstance(score, RewardFailedError):

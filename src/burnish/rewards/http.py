@@ -105,7 +105,7 @@ class HttpReward:
     def _post(self, body: bytes) -> bytes:
         started = time.monotonic()
         connection = self._connect()
-        # A socket's own time limit begins anew with every byte; the whole answer's does not.
+        # A socket's own time limit starts again with every byte; the whole answer's does not.
         deadline = threading.Timer(self.seconds - (time.monotonic() - started), _hang_up, [connection.sock])
         deadline.daemon = True
         deadline.start()
@@ -146,7 +146,7 @@ class HttpReward:
         peer = ipaddress.ip_address(connection.sock.getpeername()[0].partition("%")[0])
         if (getattr(peer, "ipv4_mapped", None) or peer).is_link_local:  # where clouds keep their credentials
             connection.close()
-            raise InputError(f"the reward service {self.url} lies at the link-local address {peer}, which is refused")
+            raise InputError(f"the reward service {self.url} is at the link-local address {peer}, which is refused")
         return connection
 
 

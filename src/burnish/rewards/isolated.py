@@ -1,4 +1,4 @@
-"""A user's reward function in a process of its own: it can fail, hang or be killed, and training goes on."""
+"""A user's reward function in a process of its own: it can fail, hang or be killed, and training continues."""
 
 from __future__ import annotations
 

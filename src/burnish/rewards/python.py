@@ -50,7 +50,7 @@ def isolated(address: str, seconds: float) -> IsolatedFunction:
 def imported_files(file: Path) -> list[Path]:
     """A reward's file and all that it imports from its own folder, directly or not; none of it is run.
 
-    Names that are put together at run time are not seen, nor is what lies elsewhere.
+    Names that are put together at run time are not seen, nor is what is elsewhere.
     """
     root = file.parent
     found: dict[Path, None] = {file: None}
@@ -84,7 +84,7 @@ def _imported_modules(file: Path, root: Path) -> set[str]:
 
 
 def _files_of_module(root: Path, module: str) -> list[Path]:
-    """Of a.b.c: the packages a and a.b, and the module or package a.b.c, as far as they lie in this folder."""
+    """Of a.b.c: the packages a and a.b, and the module or package a.b.c, as far as they are in this folder."""
     parts = module.split(".")
     places = [root.joinpath(*parts[: n + 1]) for n in range(len(parts))]
     candidates = [p for place in places for p in (place / "__init__.py", place.with_name(f"{place.name}.py"))]

@@ -91,7 +91,7 @@ NEED_REFERENCES = ("rouge_l", "exact_number")
 
 
 def check_references(rule: str, prompts: Sequence[str]) -> None:
-    """Every prompt has the reference that such a rule compares with; all that have none are told at once."""
+    """Every prompt has the reference that such a rule compares with; all that have none are reported at once."""
     references = [(prompt, reference_of(prompt)) for prompt in prompts]
     missing = [_where(prompt) for prompt, reference in references if reference is None]
     if missing:

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on as if nothing had happened.
+"""Checkpoints: all that a run needs to resume as if nothing had happened.
 
 A checkpoint is a folder `step-000010`. It is written under another name, every file is forced to the disk, the manifest
 with all sizes and hashes comes last, then the folder is renamed: it is whole, or it is not there. Damage that comes
@@ -239,7 +239,7 @@ def _problem(folder: Path) -> str | None:
         return f"{MANIFEST} is damaged"
     if written_as != FORMAT:
         raise NoCheckpointError(
-            f"{folder} has format {written_as}, this version of burnish reads {FORMAT}; go on with the version that "
+            f"{folder} has format {written_as}, this version of burnish reads {FORMAT}; resume with the version that "
             f"wrote it: {manifest.get('versions')}"
         )
     if folder.name != f"step-{step:06d}" or set(known) != {TENSORS, VALUES}:

@@ -1,4 +1,4 @@
-"""What a run had, and makes again when it goes on from an earlier step: kept as it was, never deleted."""
+"""What a run had, and makes again when it resumes from an earlier step: kept as it was, never deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from burnish.runs.run import LOGS, RESULTS, Run, lines_of, step_of
 
 
 def keep(run: Run, step: int) -> Path | None:
-    """Copies what going on after `step` will replace into a folder `left-LAST` of the run, LAST being the last step it
+    """Copies what resuming after `step` will replace into a folder `left-LAST` of the run, LAST being the last step it
     made: a finished run with all but its checkpoints, otherwise the later steps' lines. None if there is neither.
 
     The copy is whole, and on the disk, before anything of the run changes.

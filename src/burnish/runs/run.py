@@ -1,4 +1,4 @@
-"""The run folder: config, metrics, samples, adapters; written while the run goes on, readable by anything.
+"""The run folder: config, metrics, samples, adapters; written during the run, readable by anything.
 
 config.yaml      every setting of the run; config.yaml.hmac: the proof that it is this user's (trust.py)
 metrics.jsonl    one line per PPO step (docs/metrics.md), or per update of the SFT and reward stages
@@ -10,7 +10,7 @@ verdict.json     what `burnish eval` found
 choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
 report.html      what `burnish report` made of all that
 start.json       what the held-out prompts were answered before training
-checkpoints/     what a stopped or killed run goes on from (checkpoints.py)
+checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
 .lock            held by the process at work; the kernel lets go of it when the process ends, however it ends
 """
@@ -57,7 +57,7 @@ class Run:
 
     @classmethod
     def new_or_unfinished(cls, root: str | Path, name: str | None) -> Run:
-        """A new run, or one that was begun under this name before and goes on."""
+        """A new run, or one that was begun under this name before and is resumed."""
         folder = folder_inside(Path(root), name) if name else None
         if folder is not None and (folder / "config.yaml").is_file():
             refuse_links(folder)
@@ -195,7 +195,7 @@ class Run:
                 self.write_lines(name, [row for row in self.read_lines(name) if step_of(row) <= step])
 
     def take_back_result(self) -> None:
-        """The run is not complete any more: it goes on."""
+        """The run is not complete any more: it is resumed."""
         for name in RESULTS:
             self.path(name).unlink(missing_ok=True)
         to_disk(self.folder)

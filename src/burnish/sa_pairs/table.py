@@ -47,6 +47,9 @@ class SAPairs(Sequence[dict[str, Any]]):
     prompt_numbers: list[int] | None = None
     """Which prompt of the step each response answers: those with the same number form a group. None: each its own."""
 
+    def __repr__(self) -> str:
+        return f"SAPairs({self.mask.shape[0]} responses, {len(self)} tokens; {', '.join(self.columns)})"
+
     # ------------------------------------------------------------------------------------------------- columns
 
     @overload

@@ -98,6 +98,7 @@ def report_page(run: Run) -> str:
     hide = hider()
     verdict = hide(run.read("verdict.json")) if run.has("verdict.json") else None
     settings = hide(run.settings)
+    result = run.read("result.json") if run.is_complete else {}
     samples = hide(spread_samples(run.path("samples.jsonl"), SHOWN_RESPONSES))
     known = set().union(*samples) & set(COLUMN_NAMES)  # without a critic there is no value, TD error or return
     environment = Environment(
@@ -122,7 +123,8 @@ def report_page(run: Run) -> str:
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in known},
         settings={k: v for k, v in settings.items() if v is not None},
         steps=len(rows),
-        minutes=minutes(int(sum(r.get("seconds", 0.0) for r in rows))),
+        minutes=minutes(int(result.get("seconds") or sum(r.get("seconds", 0.0) for r in rows))),
+        facts=_facts(settings, result),
     )
 
 
@@ -191,6 +193,23 @@ def _probes(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]
 
 
 def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:
+    """With the reward of each, where the verdict knows it."""
+    shown = verdict.get("answers", [])[:SHOWN_ANSWERS]
+    rewards = {side: verdict.get("evaluations", {}).get(side, {}).get("reward", []) for side in ("start", "tuned")}
     return [
-        a | {"headline": headline(a["prompt"], LONGEST_HEADLINE)} for a in verdict.get("answers", [])[:SHOWN_ANSWERS]
+        answer
+        | {"headline": headline(answer["prompt"], LONGEST_HEADLINE)}
+        | {f"{side}_reward": f"{own[n]:.2f}" if n < len(own) else "" for side, own in rewards.items()}
+        for n, answer in enumerate(shown)
+    ]
+
+
+def _facts(settings: dict[str, Any], result: dict[str, Any]) -> list[str]:
+    """What was run, on what, when and with what."""
+    versions = result.get("versions", {})
+    return [
+        str(settings.get("model_name", "")),
+        f"prompts: {settings['prompts']}" if "prompts" in settings else "",
+        f"finished {result['finished']}" if "finished" in result else "",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]

@@ -65,7 +65,7 @@ def check_tracker(name: str | None) -> None:
 
 
 def open_tracker(name: str | None, run: Run, step: int = 0) -> Tracker:
-    """For a run that goes on after `step`: what was logged of later steps is replaced, or left as it is."""
+    """For a run that is resumed after `step`: what was logged of later steps is replaced, or left as it is."""
     check_tracker(name)
     if name is None:
         return NoTracker()
@@ -73,7 +73,7 @@ def open_tracker(name: str | None, run: Run, step: int = 0) -> Tracker:
 
 
 def _kept_id(run: Run) -> str:
-    """The same for a run that goes on."""
+    """The same for a resumed run."""
     if not (run.folder / "tracker.json").is_file():
         run.write("tracker.json", {"id": secrets.token_hex(8)})
     return run.read("tracker.json")["id"]

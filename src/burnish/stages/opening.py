@@ -60,7 +60,7 @@ def opened(
     before `load` loads the model.
     """
     run = Run.new_or_unfinished(config.run_dir, config.run_name)
-    with terminal.busy(console, terminal.loading(config)):
+    if config.skip_bad:  # what the model cannot read is no part of the data
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
     if run.was_begun and is_done(console, run, config, data, from_step):
@@ -69,6 +69,8 @@ def opened(
     was_complete = run.is_complete
     check(data)
     with terminal.busy(console, terminal.loading(config)):
+        encoder = encoder or load_encoder(config)
+        data = readable(config, encoder, data)
         trainer = load(encoder)
         trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced in the run's own words

@@ -29,6 +29,7 @@ from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
 from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardFunction, Workshop
+from burnish.runs.checkpoints import versions
 from burnish.runs.run import Run
 from burnish.runs.same_run import fingerprint_of_files
 from burnish.runs.saving import Saving
@@ -91,6 +92,8 @@ def run(
                 "before": before and before.as_dict(),
                 "after": after and after.as_dict(),
                 "seconds": seconds,
+                "finished": time.strftime("%Y-%m-%d %H:%M"),
+                "versions": versions(),
                 **saving.facts,
                 "peak_memory_gb": round(peak_gb, 2),
                 "memory": {n: round(mb) for n, mb, _ in memory},
@@ -98,6 +101,8 @@ def run(
         )
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
     console.print(plain(how_to_use(run, config, trainer.base.invocation)), highlight=False, soft_wrap=True)
+    if run.pipeline_folder is None:  # which writes it itself
+        console.print(plain(f"Verdict, curves and tokens as one page: burnish report {run.folder}"), highlight=False)
     return run
 
 
@@ -149,7 +154,7 @@ def _train(
         trainer.clock.on_phase = progress.on_phase
 
         def probe(step: int) -> None:
-            """The most likely answers to the same prompts, as training goes on."""
+            """The most likely answers to the same prompts, in the course of training."""
             greedy = replace(trainer.generator.sampler, greedy=True)
             try:
                 _, texts = trainer.generator.generate_sequences(probes, sampler=greedy)

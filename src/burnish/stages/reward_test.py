@@ -40,7 +40,7 @@ def show_reward(
 
 
 def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: bool) -> None:
-    """A config that one wrote is a program that one runs; one that lies in a run folder may be somebody else's."""
+    """A config that one wrote is a program that one runs; one in a run folder may be somebody else's."""
     path = Path(file)
     beside = (*LOGS, *RESULTS, "adapters", "checkpoints")
     if path.name == "config.yaml" and any((path.parent / name).exists() for name in beside):

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
+from burnish.rewards.part import Workshop
 from burnish.runs.run import Run
 
 
@@ -43,6 +44,8 @@ class Stage:
     title: str
     load: Callable[[Any], Split[Any]]
     """Training and held-out records, as a config names them."""
+    check: Callable[[Any], None] = lambda config: None
+    """Refuses what a config names and cannot be used, as far as that is known without torch."""
 
     @property
     def name(self) -> str:
@@ -75,6 +78,12 @@ def _judgements(config: RewardModelConfig) -> Split[Any]:
     return Split(train, out, sum(split.num_left_out for split in splits))
 
 
+def check_rewards(config: TrainConfig) -> None:
+    """Those that training and verdict ask: a file, folder, rule or token that is not there is found at once."""
+    for part in [*config.reward_parts, *config.eval_reward_parts]:
+        part.check(Workshop(config.reward_timeout))
+
+
 def _load(kind: str, source: str, eval_source: str | None, config: RunConfig) -> Split[Any]:
     return load_split(kind, source, eval_source, config.num_eval_prompts, config.seed, config.fields, config.skip_bad)
 
@@ -84,6 +93,6 @@ STAGES: dict[str, Stage] = {
     for stage in (
         Stage(SFTConfig, "supervised fine-tuning", _demonstrations),
         Stage(RewardModelConfig, "reward model", _judgements),
-        Stage(TrainConfig, "PPO", _prompts),
+        Stage(TrainConfig, "PPO", _prompts, check_rewards),
     )
 }

@@ -22,7 +22,7 @@ from burnish.text import plain
 
 
 def ask_for_trust(console: Console, config: Path, deeds: Iterable[str], trust: bool) -> None:
-    """Refuses what the config of a folder that is not this user's would do; with `trust` tells it, and goes on."""
+    """Refuses what the config of a folder that is not this user's would do; with `trust` lists it and continues."""
     if is_own(config):
         return
     told = [deed.replace("\n", " ") for deed in dict.fromkeys(deeds)]  # what it names cannot pose as another line
