@@ -1,4 +1,4 @@
-"""The long variants of tests/test_reliability.py: kills, damaged files, a soak, random data.
+"""The long variants of tests/reliability/: kills, damaged files, a soak, random data.
 
     python benchmarks/torture.py                 # about 25 minutes on two cores
     python benchmarks/torture.py --kills 20 --embedded-kills 1 --soak 60

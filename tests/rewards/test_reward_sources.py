@@ -564,7 +564,5 @@ def test_a_function_that_gives_the_wrong_number_of_values_is_told_so():
     def first_only(prompts, responses):
         return [1.0]
 
-    with pytest.warns(
-        UserWarning, match="reward first_only returned 1 values for 3 responses; it needs one each; it is"
-    ):
+    with pytest.warns(UserWarning, match="first_only returned 1 values for 3 responses; it needs one each; it is"):
         assert RewardComputer(first_only).compute_rewards(["a", "b", "c"], ["x", "y", "z"]) == [1.0, 1.0, 1.0]

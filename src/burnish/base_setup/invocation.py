@@ -31,7 +31,7 @@ class Invocation:
             return
         if not self._known:
             if not base.invocation_is_loaded:
-                base.invocation = self.encoder.header or shared_ending(encoded)
+                base.act_from(self.encoder.header or shared_ending(encoded))
             self._known = True
             base.agree_on_beginning(encoded)
             if not base.invocation:
@@ -46,7 +46,7 @@ class Invocation:
                 f"a loaded adapter begins to act at {old!r}, but a prompt ends differently: {differs[0][-40:]!r}; "
                 "end every prompt in it"
             )
-        base.invocation = shared_ending([agreed, *encoded])
+        base.act_from(shared_ending([agreed, *encoded]))
         new = self.encoder.tokenizer.decode(base.invocation)
         now = f"from now on the adapters begin to act at {new!r}" if new else NO_SHARED_ENDING
         warnings.warn(

@@ -47,7 +47,7 @@ class SharedBase:
         self.tokenizer = tokenizer
         self.scope = scope
         self.invocation: list[int] = []
-        self.invocation_is_loaded = False  # an adapter came with it, so it stays, even if it is empty
+        self.invocation_is_loaded = False
         self.identity = identity or BaseIdentity(model, tokenizer)
         self.prompt_cache = PromptCache(prompt_cache_bytes)
         self.num_prompt_tokens_read = 0
@@ -113,6 +113,13 @@ class SharedBase:
         """The one that ends the answers a model learns from: the tokenizer's own, where there are several."""
         own = self.tokenizer.eos_token_id
         return self.stop_ids[0] if own is None else own
+
+    def act_from(self, invocation: Sequence[int], loaded: bool = False) -> None:
+        """The tokens at a prompt's end from which response-scope adapters act. Those that an adapter was loaded with
+        stay, even if there are none.
+        """
+        self.invocation = list(invocation)
+        self.invocation_is_loaded |= loaded
 
     # ------------------------------------------------------------------------------------------------ adapters
 

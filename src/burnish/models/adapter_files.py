@@ -99,7 +99,7 @@ def load_adapter(base: SharedBase, name: str, folder: Path) -> None:
     if (base.invocation or base.invocation_is_loaded) and invocation != base.invocation:
         raise InputError(f"the adapter in {folder} begins at tokens {invocation}, others here at {base.invocation}")
     _check_base(folder, scope.get("base"), base.identity)
-    base.invocation, base.invocation_is_loaded = invocation, True
+    base.act_from(invocation, loaded=True)
     try:
         with torch.no_grad():
             weights = load_peft_weights(str(folder), device=str(base.device))

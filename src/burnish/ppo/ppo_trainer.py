@@ -299,7 +299,7 @@ class PPOTrainer:
             restore_optimizer(updates.optimizer, state.part(f"{name}_optimizer"))
             updates.role.num_updates = int(counters[f"{name}_updates"])
         restore_random(self._generators, state.part("random"))
-        self.base.invocation, self.base.invocation_is_loaded = list(state.value("invocation")), True
+        self.base.act_from(state.value("invocation"), loaded=True)
         kl_coef = state.value("kl_coef")
         if kl_coef["configured"] == self.config.kl_coef:  # else it was changed on the way, and that is meant
             self.kl_controller.kl_coef = float(kl_coef["now"])
