@@ -135,7 +135,7 @@ def test_markup_in_names_is_shown_as_it_is(fork_servers, folder):
     assert f"Report, with credit token by token: {place}/all" in ends_well(
         fork_server, folder, "pipeline", "pipeline.yaml", named, "run_name=all"
     )
-    assert f"done already ({place}/all/ppo)" in ends_well(
+    assert f"already done ({place}/all/ppo)" in ends_well(
         fork_server, folder, "pipeline", "pipeline.yaml", named, "run_name=all"
     )
 
