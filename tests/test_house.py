@@ -66,6 +66,10 @@ def test_readme_names_every_module():
             assert room in rooms, f"README's tree lacks {room}/"
             words = re.findall(r"\w+", rooms[room])
             assert name in words, f"README's tree lacks {name} in {room}/"
+    known = {file.stem for file in MODULES} | {file.parent.name for file in MODULES}
+    for room, said in rooms.items():
+        for name in re.findall(r"\b[a-z]+_[a-z_]+\b", said):
+            assert name in known, f"README's tree names {name} in {room}/, which is not there"
 
 
 HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")

@@ -93,13 +93,17 @@ def train(config: Config, overrides: Overrides = None) -> None:
 
 def _run_stage(name: str, file: str, overrides: list[str] | None) -> None:
     """Config and data are checked before torch is imported, which takes seconds."""
+    from pathlib import Path
+
     from burnish.config import load_config
+    from burnish.runs.run import Run
     from burnish.stages.stage import STAGES
 
     stage = STAGES[name]
     settings = load_config(stage.config, file, overrides)
     data = stage.load(settings)
-    stage.check(settings)
+    if not Run(Path(settings.run_dir) / (settings.run_name or "")).is_complete:
+        stage.check(settings)
     with _starting():
         work = stage.work
     work(settings, data, console)

@@ -9,7 +9,7 @@ from burnish import BurnishError, DivergedError
 from burnish.models.updates import Updates
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.training import PolicyLoss, ValueLoss
-from tiny import PROMPTS, passes_of, perturb, tiny_trainer
+from tiny import PROMPTS, perturb, tiny_trainer
 
 MANY = PROMPTS * 2
 
@@ -26,7 +26,7 @@ def finished_pairs(trainer, prompts=MANY, seed=0):
     return trainer.return_calculator.add_reward_to_go(pairs)
 
 
-def gradients(trainer, pairs, role, max_tokens, micro_batch_size=None):
+def gradients(trainer, pairs, role, micro_batch_size=None):
     buffer = ExperienceBuffer()
     buffer.store(pairs)
     model = trainer.policy if role == "policy" else trainer.value_model
@@ -39,9 +39,14 @@ def gradients(trainer, pairs, role, max_tokens, micro_batch_size=None):
         loss = ValueLoss(0.2)
         loss_of = lambda p: loss(p, trainer.value_model.values(p))  # noqa: E731
     mini_batch = next(iter(buffer.mini_batches(None, torch.Generator().manual_seed(0))))
-    passes = passes_of(mini_batch, max_tokens, micro_batch_size)
-    for part in passes:
-        (loss_of(part)[0] / mini_batch.weight).backward()
+    config = trainer.config.model_copy(update={"micro_batch_size": micro_batch_size, "activation_mb": 10**6})
+    passes = []
+
+    def counted(part):
+        passes.append(part)
+        return loss_of(part)[0], {"loss": (0.0, 1)}
+
+    Updates(model, config, 1e-3, max_grad_norm=math.inf).gradients(mini_batch, counted)
     return torch.cat([p.grad.flatten() for p in model.parameters()]), len(passes)
 
 
@@ -51,10 +56,10 @@ def test_any_micro_batch_size_gives_the_same_gradients(scope, role):
     trainer = tiny_trainer(layers=3, lora_layers=2, adapter_scope=scope)
     perturb(trainer, scale=0.1)
     pairs = finished_pairs(trainer)
-    whole, pieces = gradients(trainer, pairs, role, max_tokens=10**6)
+    whole, pieces = gradients(trainer, pairs, role)
     assert pieces == 1
     for size in (1, 3, 5):
-        cut, pieces = gradients(trainer, pairs, role, max_tokens=10**6, micro_batch_size=size)
+        cut, pieces = gradients(trainer, pairs, role, micro_batch_size=size)
         assert pieces == math.ceil(16 / size)
         torch.testing.assert_close(cut, whole, atol=1e-5, rtol=1e-5)
     assert whole.abs().max() > 1e-3

@@ -312,3 +312,12 @@ def test_r6_logs_survive_kills(fork_server, folder, whole):
     assert sorted((p["step"], p["prompt"]) for p in probes) == sorted(
         (p["step"], p["prompt"]) for p in map(json.loads, (whole / "probes.jsonl").read_text().splitlines())
     )
+
+
+def test_r5_a_copy_with_any_name_resumes(fork_server, folder):
+    run = interrupted(fork_server, folder, "named")
+    copy = shutil.copytree(run, folder / "runs" / "named (copy) \u00e4")
+    outcome = fork_server.run(folder, "resume", copy)
+    assert outcome.code == 0, outcome.text
+    assert (copy / "result.json").is_file()
+    assert not (run / "result.json").exists()

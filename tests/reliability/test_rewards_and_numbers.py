@@ -189,7 +189,8 @@ def test_r12_a_gradient_that_is_no_number_stops_too():
     weight.register_hook(lambda grad: grad * float("nan"))
     before = weight.clone()
     with pytest.raises(
-        DivergedError, match=r"grad_norm became nan \(by response \d\) before an optimizer step of the policy"
+        DivergedError,
+        match=r"gradient norm became nan \(by response \d\) before update 1 of the policy model; no weight was changed",
     ):
         trainer.ppo_step(PROMPTS)
     assert torch.equal(before, weight)
@@ -274,7 +275,7 @@ def test_r12_a_supervised_stage_names_the_row():
     before = [p.clone() for p in trainer.model.parameters()]
     with pytest.raises(
         DivergedError,
-        match=r"loss became nan \(by training row 6\) before an optimizer step of the sft model; no weight",
+        match=r"loss became nan \(by training row 6\) before update 1 of the sft model; no weight",
     ):
         trainer.train(rows)
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))

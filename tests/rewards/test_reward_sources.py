@@ -566,3 +566,12 @@ def test_a_function_that_gives_the_wrong_number_of_values_is_told_so():
 
     with pytest.warns(UserWarning, match="first_only returned 1 values for 3 responses; it needs one each; it is"):
         assert RewardComputer(first_only).compute_rewards(["a", "b", "c"], ["x", "y", "z"]) == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(("weight", "told"), [(1e308, "is inf; a reward must be finite"), (1e15, "must stay below 1e")])
+def test_a_weight_that_makes_a_sum_too_large_is_refused_by_response(weight, told):
+    trainer = tiny_trainer()
+    same = constant(9.0)
+    trainer.reward_computer = RewardComputer([WeightedReward(name, same, weight) for name in ("a", "b")])
+    with pytest.raises(InputError, match=rf"the reward of response 0 .*{told}"):
+        trainer.ppo_step(PROMPTS[:3])

@@ -206,3 +206,18 @@ def test_a_lock_just_taken_is_named_too(tmp_path):
         with pytest.raises(LockedError, match="in use by process 77 since 2026"), Run(tmp_path).lock():
             pass
         named.join()
+
+
+def test_a_stage_that_this_version_does_not_know_ends_in_a_sentence(tmp_path):
+    run = Run.new(tmp_path, "run").begin(tiny_trainer().config)
+    text = (run.folder / "config.yaml").read_text()
+    assert text.startswith("stage: ppo\n")
+    (run.folder / "config.yaml").write_text(text.replace("stage: ppo", "stage: dpo"))
+    with pytest.raises(InputError, match="is a run of a stage 'dpo', which this version does not know"):
+        _ = run.stage
+
+
+@pytest.mark.parametrize(("key", "stage"), [("demonstrations", "sft"), ("preferences", "reward"), ("prompts", "ppo")])
+def test_the_stage_of_a_run_of_an_older_version_is_known_by_its_keys(tmp_path, key, stage):
+    (tmp_path / "config.yaml").write_text(f"{key}: file.jsonl\n")
+    assert Run(tmp_path).stage == stage

@@ -105,3 +105,11 @@ def test_no_row_is_walked_inside_a_step(monkeypatch):
     for name in ("__iter__", "row", "rows_of", "to_dicts", "_row_at", "from_dicts"):
         monkeypatch.setattr(SAPairs, name, walked)
     assert len(tiny_trainer().ppo_step(PROMPTS)["rewards"]) == len(PROMPTS)
+
+
+def test_in_asks_for_columns_and_a_text_is_no_column():
+    pairs = SAPairs.from_dicts([{"advantage": 1.0, "mine": 2.0}])
+    assert "advantage" in pairs
+    assert "value" not in pairs
+    with pytest.raises(InputError, match="SA pair 1: 'said' is 'x', not a number"):
+        SAPairs.from_dicts([{"said": 1.0}, {"said": "x"}])

@@ -4,8 +4,10 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -149,6 +151,26 @@ def test_verdict_and_report(pipeline):
     assert verdict["win_rate_by_second_reward"] is not None
     assert verdict["best_of_n"]["n"] == 2
     assert "Credit, token by token" in (run.folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("override", ["best_of=7", "ppo.best_of=7"])
+def test_best_of_can_be_given_where_it_used_to_be(workplace, override):
+    both = (workplace / "pipeline.yaml").read_text().replace("  steps: 3", "  steps: 3\n  best_of: 3")
+    (workplace / "both.yaml").write_text(both)
+    assert load_pipeline_config(workplace / "both.yaml", [override]).ppo.best_of == 7
+
+
+def test_a_folder_s_name_is_taken_as_it_is(workplace):
+    config = load_pipeline_config(workplace / "pipeline.yaml", ["run_dir=a #1: b", "run_name=007"])
+    assert config.folder == Path("a #1: b/007")
+
+
+def test_another_best_of_makes_no_other_run(pipeline, workplace):
+    """It concerns the verdict alone; and older versions did not write it into the run's config."""
+    other = load_pipeline_config(workplace / "pipeline.yaml", [f"run_dir={workplace / 'runs'}", "ppo.best_of=3"])
+    console = recording()
+    run_pipeline(other, console)
+    assert console.export_text().count("already done") == 3
 
 
 def test_a_second_run_skips_what_is_done(pipeline):
@@ -398,7 +420,7 @@ def test_what_sft_taught_can_be_asked(pipeline):
         generate_beside_start(console, str(config.folder / "reward"), ["number 3:"], 4, sample=False, seed=0)
 
 
-def test_a_ppo_run_is_compared_with_the_model_it_started_from(pipeline):
+def test_a_ppo_run_is_compared_with_the_model_it_started_from(pipeline, tmp_path):
     config, run, _ = pipeline
     asked = ["number 3:", "number 4:"]
     shown = {}
@@ -410,6 +432,16 @@ def test_a_ppo_run_is_compared_with_the_model_it_started_from(pipeline):
         ]
         shown[folder.name] = [[cell.strip() for cell in row] for row in rows]
     assert shown["ppo"][0] == ["SFT", "tuned"]
+    moved = shutil.copytree(config.folder, tmp_path / "moved (copy)")
+    (moved / "ppo" / "config.yaml").write_text(
+        (moved / "ppo" / "config.yaml").read_text().replace(str(config.folder), "/nowhere")
+    )
+    console = recording()
+    generate_beside_start(console, str(moved / "ppo"), asked[:1], 8, sample=False, seed=0, trust=True)
+    assert "SFT" in console.export_text()
+    alone = shutil.copytree(moved / "ppo", tmp_path / "alone")
+    generate_beside_start(console, str(alone), asked[:1], 8, sample=False, seed=0, trust=True)
+    assert "is not there; the base answers instead" in " ".join(console.export_text().split())
     taught = [row[1] for row in shown["sft"] if row != ["base", "tuned"]]
     start = [row[0] for row in shown["ppo"] if row != ["SFT", "tuned"]]
     assert start == taught  # what SFT ended with is what PPO started from

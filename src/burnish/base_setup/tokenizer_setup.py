@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,8 +10,10 @@ from jinja2 import TemplateError
 from torch import Tensor
 
 from burnish.data import problem_with
-from burnish.data.records import messages_of, place_of
+from burnish.data.records import messages_of, place_of, prompt_key
 from burnish.errors import InputError, count, some_of
+
+MOST_KNOWN = 100_000  # prompts whose tokens are kept: some hundred bytes each
 
 
 class PromptEncoder:
@@ -26,7 +28,7 @@ class PromptEncoder:
         self.max_new_tokens = max_new_tokens
         self.chat_template = chat_template
         self.system_prompt = system_prompt
-        self._known: dict[tuple[str, str], tuple[list[int], str | None]] = {}
+        self._known: dict[tuple[str, str], array[int]] = {}
         if chat_template and not tokenizer.chat_template:
             raise InputError("chat_template is on, but this model's tokenizer has none; set chat_template: false")
         if chat_template:
@@ -50,10 +52,13 @@ class PromptEncoder:
 
     def try_encode(self, prompt: str) -> tuple[list[int], str | None]:
         """Token ids, and why the prompt cannot be used, if it cannot. Each prompt is tokenized once."""
-        key = str(prompt), json.dumps(messages_of(prompt))
-        if key not in self._known:
-            self._known[key] = self._try_encode(prompt)
-        return self._known[key]
+        key = prompt_key(prompt)
+        if key in self._known:
+            return self._known[key].tolist(), None
+        ids, problem = self._try_encode(prompt)
+        if problem is None and len(self._known) < MOST_KNOWN:
+            self._known[key] = array("i", ids)
+        return ids, problem
 
     def _try_encode(self, prompt: str) -> tuple[list[int], str | None]:
         problem = problem_with(prompt)

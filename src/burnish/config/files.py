@@ -13,10 +13,10 @@ from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import TrainConfig
 from burnish.data.rows import FILES
 from burnish.errors import ConfigError, InputError
+from burnish.rewards.parts import KINDS
 from burnish.rewards.rules import RULES
 
 MAX_CONFIG_BYTES = 1_000_000
-PART_KEYS = ("path", "function")  # of the parts of a reward: what names something on disk
 Config = TypeVar("Config", bound=ModelConfig)
 
 
@@ -91,7 +91,8 @@ def start_paths_at(folder: Path, kind: type[ModelConfig], values: dict[str, Any]
             values[key] = _from(folder, values[key], is_data=key in data)
     for parts in (values.get("reward"), values.get("eval_reward")):
         for part in parts if isinstance(parts, list) else []:
-            for key in PART_KEYS if isinstance(part, dict) else ():
+            own = KINDS.get(str(part.get("kind"))) if isinstance(part, dict) else None
+            for key in own.path_keys if own else ():
                 if isinstance(part.get(key), str):
                     part[key] = _from(folder, part[key], is_data=key == "path")
 

@@ -22,9 +22,13 @@ class Key(Enum):
     """Where the run is; not a setting of it."""
     MEASURED = auto()
     """Held-out measurements depend on it: measured with another value, they cannot be compared."""
+    VERDICT = auto()
+    """Concerns the verdict alone, which can be made again with another value."""
+    RUN = auto()
+    """Names another run's folder, which may have been moved."""
 
 
-FIXED, BASE, DATA, PATH, PLACE, MEASURED = Key
+FIXED, BASE, DATA, PATH, PLACE, MEASURED, VERDICT, RUN = Key
 
 
 def marked(config: type[BaseModel], *keys: Key) -> list[str]:

@@ -51,7 +51,7 @@ def load_pipeline_config(
 ) -> PipelineConfig:
     """Reads the file; `section.key=value` overrides a setting of a section. `folder` is where its runs are already."""
     path = Path(path)
-    values = read_mapping(path)
+    values = _with_best_of_in_ppo(read_mapping(path))
     for section in ("model", *SECTIONS):
         if isinstance(values.get(section), dict):
             start_paths_at(path.parent, SECTIONS.get(section, RunConfig), values[section])
@@ -65,7 +65,8 @@ def load_pipeline_config(
         place = values[section] if dot else values
         if not isinstance(place, dict):
             raise InputError(f"{section} in {path} is no mapping of `key: value` lines, so {override!r} has no place")
-        place[key if dot else section] = parse(value, f"override {override!r}")
+        as_text = not dot and section in ("run_dir", "run_name")
+        place[key if dot else section] = value if as_text else parse(value, f"override {override!r}")
         if dot:  # paths on the command line begin where it was given
             start_paths_at(Path(), SECTIONS.get(section, RunConfig), place)
     name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
@@ -116,7 +117,7 @@ def _with_best_of_in_ppo(values: dict[str, Any]) -> dict[str, Any]:
     if "best_of" not in values or not isinstance(values.get("ppo"), dict):
         return values
     rest = {key: value for key, value in values.items() if key != "best_of"}
-    return rest | {"ppo": {"best_of": values["best_of"]} | values["ppo"]}
+    return rest | {"ppo": values["ppo"] | {"best_of": values["best_of"]}}
 
 
 def _different_bases(stages: dict[str, ModelConfig], values: dict[str, Any]) -> list[Problem]:

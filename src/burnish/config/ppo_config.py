@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from burnish.config.keys import FIXED, MEASURED, PATH
+from burnish.config.keys import FIXED, MEASURED, PATH, RUN
 from burnish.config.model_config import ModelConfig
 from burnish.rewards.part import RewardPart
 from burnish.rewards.parts import AnyPart, parts_of
@@ -18,7 +18,7 @@ class PPOConfig(ModelConfig):
     stage = section = "ppo"
 
     # ---- start
-    sft: Annotated[str | None, PATH] = None
+    sft: Annotated[str | None, PATH, RUN] = None
     """Folder of an SFT run (`burnish sft`): its adapter becomes the reference and the policy's start. Unset: the base
     model itself is both."""
     value_from_reward: bool = False

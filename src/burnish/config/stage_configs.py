@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from burnish.config.keys import DATA, FIXED, MEASURED, PATH, PLACE
+from burnish.config.keys import DATA, FIXED, MEASURED, PATH, PLACE, RUN, VERDICT
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
 from burnish.errors import nearest
@@ -71,13 +71,18 @@ class TrainConfig(PPOConfig, RunConfig):
     eval_reward: Annotated[str | list[AnyPart] | None, PATH, MEASURED] = None
     """A second reward that training does not see (written like `reward`): the verdict compares by it too, so that a
     model which only learned to please its reward is found out."""
-    best_of: int = Field(4, ge=1, le=10_000)
+    best_of: Annotated[int, VERDICT] = Field(4, ge=1, le=10_000)
     """What the verdict compares with: the start model's best of this many answers, by the reward. 1 leaves it out."""
     samples_per_step: int = Field(2, ge=0, le=10**9)
     """Responses per step that are written to samples.jsonl with all their per-token columns."""
     tracker: Literal["tensorboard", "wandb", "trackio"] | None = None
     """Also send every step's metrics to this tracker. Each is installed apart: pip install tensorboard (or wandb,
     trackio)."""
+
+    @property
+    def all_reward_parts(self) -> list[RewardPart]:
+        """Those that training and verdict ask."""
+        return [*self.reward_parts, *self.eval_reward_parts]
 
     @property
     def eval_reward_parts(self) -> list[RewardPart]:
@@ -87,7 +92,7 @@ class TrainConfig(PPOConfig, RunConfig):
 class SupervisedConfig(RunConfig):
     """Training on texts that people wrote or judged."""
 
-    max_new_tokens: Annotated[int, MEASURED] = Field(128, ge=1, le=10_000_000)
+    max_new_tokens: int = Field(128, ge=1, le=10_000_000)
     """Longest answer, in tokens. Longer ones are cut: they lose their end, and what only the end shows."""
     epochs: int = Field(2, ge=1, le=10_000)
     """Passes over the data. Usual 1-3; more fit it harder."""
@@ -122,7 +127,7 @@ class RewardModelConfig(SupervisedConfig):
     """Rows of `prompt`, `response` and `score`: what people thought of single answers."""
     eval_preferences: Annotated[str | None, DATA] = None
     """Held-out preferences. Without it, `num_eval_prompts` prompts are set aside."""
-    sft: Annotated[str | None, PATH] = None
+    sft: Annotated[str | None, PATH, RUN] = None
     """Folder of an SFT run: the reward model starts from its adapter, and scores are centred on its answers."""
     num_centring_prompts: int = Field(32, ge=0, le=10**9)
     """Training prompts that the start model answers when training is done, so that its mean score becomes 0 and the

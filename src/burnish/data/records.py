@@ -50,6 +50,11 @@ def reference_of(prompt: str) -> str | None:
     return prompt.reference if isinstance(prompt, Prompt) else None
 
 
+def prompt_key(prompt: str) -> tuple[str, str]:
+    """What makes a prompt the same as another: its text, and its messages if it is a chat."""
+    return str(prompt), json.dumps(messages_of(prompt))
+
+
 @dataclass(frozen=True)
 class Demonstration:
     """How a person would answer."""

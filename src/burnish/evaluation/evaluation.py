@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import Any
 
-from burnish.data.records import messages_of
+from burnish.data.records import prompt_key
 from burnish.errors import RewardFailedError
 from burnish.evaluation.intervals import by_group, half_interval
 from burnish.rewards.words import words
@@ -41,11 +40,11 @@ class Evaluation:
     @property
     def num_prompts(self) -> int:
         """How many different prompts there are."""
-        return len(set(map(_identity, self.prompts)))
+        return len(set(map(prompt_key, self.prompts)))
 
     def per_prompt(self, values: Sequence[float]) -> list[float]:
         """One value for each different prompt. Answers to the same prompt are not independent: their mean counts."""
-        return [fmean(group) for group in by_group(values, list(map(_identity, self.prompts)))]
+        return [fmean(group) for group in by_group(values, list(map(prompt_key, self.prompts)))]
 
     def table(self) -> dict[str, tuple[float, float]]:
         """Mean over the different prompts and half the width of its 95 % interval, per measure."""
@@ -64,11 +63,6 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         means = {name: {"mean": mean, "half_interval_95": half} for name, (mean, half) in self.table().items()}
         return means | {f"distinct_{n}": distinct(self.texts, n) for n in (1, 2)}
-
-
-def _identity(prompt: str) -> tuple[str, str]:
-    """What makes a prompt the same as another: its text, and its messages if it is a chat."""
-    return str(prompt), json.dumps(messages_of(prompt))
 
 
 def both_scored(start: Evaluation, tuned: Evaluation) -> tuple[Evaluation, Evaluation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -17,6 +18,9 @@ from burnish.models.role import ScalarModel
 from burnish.sa_pairs.table import SAPairs
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
+
+
+SCORED_AT_ONCE = 16  # responses, which bounds the memory for keys and values
 
 
 class RewardModel(ScalarModel):
@@ -61,7 +65,11 @@ class RewardModel(ScalarModel):
                 "this reward model's head is untrained: its scores would be noise. Load a trained one (in a config: "
                 "reward: FOLDER), or train it and call mark_trained()"
             )
-        return self.raw_score(sa_pairs)
+        if torch.is_grad_enabled():
+            return self.raw_score(sa_pairs)
+        bare = replace(sa_pairs, context=None)  # it is read another way, and would only be copied along
+        parts = torch.arange(len(sa_pairs.mask)).split(SCORED_AT_ONCE)
+        return torch.cat([self.raw_score(bare.select(part)) for part in parts])
 
     def raw_score(self, sa_pairs: SAPairs) -> Tensor:
         """The same, trained or not: what training looks at.

@@ -51,8 +51,17 @@ class Batch(Generic[Pass]):
 class Updates:
     """The optimizer of a role, and the way to its next step."""
 
-    def __init__(self, role: RoleModel, config: ModelConfig, learning_rate: float, max_grad_norm: float) -> None:
+    def __init__(
+        self,
+        role: RoleModel,
+        config: ModelConfig,
+        learning_rate: float,
+        max_grad_norm: float,
+        advice: str = "Lower learning_rate",
+    ) -> None:
+        """`advice` is for numbers that are not finite."""
         self.role = role
+        self.advice = advice
         self.learning_rate = learning_rate
         self.max_grad_norm = max_grad_norm
         self.optimizer = AdamW(role.parameters(), lr=learning_rate, eps=1e-5, weight_decay=0.0, fused=True)
@@ -87,11 +96,10 @@ class Updates:
         means = means_of(outcomes) | {"grad_norm": norm}
         for name, value in means.items():
             if not math.isfinite(value):
-                raise DivergedError(
-                    f"{name} became {value}{self._culprit(batch, loss_of)} before an optimizer step of the "
-                    f"{self.role.adapter} model; no weight was changed. Lower the learning rate, or look at the data "
-                    "and rewards of this step"
-                )
+                what = "gradient norm" if name == "grad_norm" else name
+                when = f"before update {self.role.num_updates + 1} of the {self.role.adapter} model"
+                culprit = self._culprit(batch, loss_of)
+                raise DivergedError(f"{what} became {value}{culprit} {when}; no weight was changed. {self.advice}")
         return means
 
     @torch.no_grad()
@@ -129,15 +137,16 @@ class Updates:
 
     def _culprit(self, batch: Batch[Pass], loss_of: LossOf[Pass]) -> str:
         """The first sequence whose own gradient is not finite: each is tried alone."""
-        found = ""
-        for items in batch.items:
-            for item in range(len(items.sizes)):
-                self.optimizer.zero_grad()
-                loss_of(items.take([item]))[0].backward()
-                if not found and not all(p.grad is None or p.grad.isfinite().all() for p in self.role.parameters()):
-                    found = f" (by {items.name_of(item)})"
-        self.optimizer.zero_grad()
-        return found
+        try:
+            for items in batch.items:
+                for item in range(len(items.sizes)):
+                    self.optimizer.zero_grad()
+                    loss_of(items.take([item]))[0].backward()
+                    if not all(p.grad is None or p.grad.isfinite().all() for p in self.role.parameters()):
+                        return f" (by {items.name_of(item)})"
+            return ""
+        finally:
+            self.optimizer.zero_grad()
 
 
 def cut(sizes: Sequence[Sequence[float]], budget: float, most: int | None = None) -> Iterator[list[int]]:

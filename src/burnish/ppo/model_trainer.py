@@ -13,7 +13,7 @@ from burnish.models.updates import LossOf, Sums, Updates
 from burnish.models.value_model import ValueModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.experience_buffer import ExperienceBuffer
-from burnish.ppo.guards import check_finite
+from burnish.ppo.guards import ADVICE, check_finite
 from burnish.ppo.training import PolicyLoss, Statistics, ValueLoss
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
@@ -34,9 +34,10 @@ class ModelTrainer:
         self.value_model = value_model
         self.config = config
         self.clock = clock or Clock()
-        self.updates = {"policy": Updates(policy, config, config.learning_rate, config.max_grad_norm)}
+        self.updates = {"policy": Updates(policy, config, config.learning_rate, config.max_grad_norm, ADVICE)}
         if value_model is not None:
-            self.updates["value"] = Updates(value_model, config, config.value_learning_rate, config.max_grad_norm)
+            rate = config.value_learning_rate
+            self.updates["value"] = Updates(value_model, config, rate, config.max_grad_norm, ADVICE)
         self.metrics: dict[str, float] = {}
         self.order = torch.Generator().manual_seed(config.seed)
 

@@ -27,13 +27,12 @@ from burnish.ppo.guards import ConstantRewardGuard, RunawayGuard, SamplerGapGuar
 from burnish.ppo.memory_report import memory_report
 from burnish.ppo.metrics import sampler_gap, step_metrics
 from burnish.ppo.model_trainer import ModelTrainer
-from burnish.ppo.reward_computer import RewardComputer, WeightedReward, only_scored
+from burnish.ppo.reward_computer import RewardComputer, only_scored, weighted
 from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster
 from burnish.ppo.scores import Scores
 from burnish.ppo.value_adder import ValueAdder
 from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
-from burnish.rewards.parts import labels_of
 from burnish.rollout.rollout import Engine
 from burnish.rollout.sampling import Sampler
 from burnish.runs.checkpoints import State
@@ -130,9 +129,7 @@ class PPOTrainer:
     def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
         workshop = Workshop(self.config.reward_timeout, self._reward_model)
-        named = zip(labels_of(parts), parts, strict=True)
-        weighted = [WeightedReward(name, part.make(workshop), part.weight) for name, part in named]
-        return RewardComputer(weighted, self.base.tokenizer, self.clock)
+        return RewardComputer(weighted(parts, workshop), self.base.tokenizer, self.clock)
 
     def _reward_model(self, path: str) -> RewardModel:
         adapter = f"reward_{self._num_reward_models}"
@@ -258,7 +255,7 @@ class PPOTrainer:
     def save(self, folder: str | Path) -> None:
         """Writes config and adapters as a run does: peft loads adapters/policy, `burnish generate` the folder."""
         run = Run(Path(folder)).begin(self.config)
-        for updates in self.model_trainer.updates.values():
+        for updates in reversed(self.model_trainer.updates.values()):  # the policy last: what it stands on is there
             save_to_run(run, updates.role)
 
     # ------------------------------------------------------------------------------------------ what can be saved

@@ -17,7 +17,8 @@ from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.models.reward_model import RewardModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
-from burnish.rewards.part import RewardFunction
+from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.parts import labels_of
 from burnish.sa_pairs.table import SAPairs
 from burnish.text import visible
 
@@ -32,6 +33,14 @@ class WeightedReward:
     name: str
     reward: RewardFunction | RewardModel
     weight: float = 1.0
+
+
+def weighted(parts: list[RewardPart], workshop: Workshop) -> list[WeightedReward]:
+    """A reward as the config writes it."""
+    return [
+        WeightedReward(name, part.make(workshop), part.weight)
+        for name, part in zip(labels_of(parts), parts, strict=True)
+    ]
 
 
 class RewardComputer:

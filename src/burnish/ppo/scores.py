@@ -49,14 +49,23 @@ def scores_as_tensor(rewards: Sequence[Any], mask: Tensor) -> Tensor:
     if len(scores) != len(lengths):
         raise InputError(f"{len(scores)} rewards for {len(lengths)} responses; a reward must give one for each")
     if not any(isinstance(score, list) for score in scores):
-        return torch.tensor(scores, dtype=torch.float32, device=mask.device)
+        return _within_bounds(torch.tensor(scores, dtype=torch.float64)).float().to(mask.device)
     padded = []
     for number, (score, length) in enumerate(zip(scores, lengths, strict=True)):
         if not isinstance(score, list) or len(score) != length:
             found = f"{len(score)} rewards" if isinstance(score, list) else f"{score!r}"
             raise InputError(f"response {number} has {length} tokens but {found}; per-token rewards need one each")
         padded.append(score + [0.0] * (mask.shape[1] - length))
-    return torch.tensor(padded, dtype=torch.float32, device=mask.device)
+    return _within_bounds(torch.tensor(padded, dtype=torch.float64)).float().to(mask.device)
+
+
+def _within_bounds(score: Tensor) -> Tensor:
+    """Weights may have made a sum of sound parts too large.  [B] or [B, T]"""
+    wrong = ~(score.abs() <= LARGEST)
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        finite_number(score[tuple(place)].item(), f"the reward of response {place[0]}")
+    return score
 
 
 def finite_score(reward: Any, what: str) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from burnish.data.records import prompt_key
 from burnish.decoder.head import against_reference
 from burnish.models.policy_model import PolicyModel
 from burnish.models.role import scattered
@@ -21,8 +22,8 @@ class SAPairBuilder:
 
     def build(self, rollout: Rollout, speaker: PolicyModel, prompts: Sequence[str] | None = None) -> SAPairs:
         """Responses to equal `prompts` form a group."""
-        numbers: dict[str, int] = {}
-        groups = None if prompts is None else [numbers.setdefault(prompt, len(numbers)) for prompt in prompts]
+        numbers: dict[tuple[str, str], int] = {}
+        groups = None if prompts is None else [numbers.setdefault(prompt_key(p), len(numbers)) for p in prompts]
         known = {"action": rollout.action, "logprob": rollout.logprob, "entropy": rollout.entropy}
         pairs = SAPairs(
             mask=rollout.mask,

@@ -26,6 +26,7 @@ Ask = Callable[[str, str], str]
 class HumanPart(RewardPart):
     """Scores that people gave, by prompt and response; in a terminal, new responses are asked for and kept."""
 
+    path_keys = ("path",)
     kind: Literal["human"] = "human"
     path: str = Field(pattern=r"\.jsonl$")
     """A .jsonl file of {"prompt": ..., "response": ..., "score": ...}; new scores are added to it."""

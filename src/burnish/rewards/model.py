@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from burnish.rewards.part import RewardPart, Workshop
 class ModelPart(RewardPart):
     """A reward model that `burnish reward` trained."""
 
+    path_keys = ("path",)
     kind: Literal["model"] = "model"
     path: str
     """Folder of the reward run, or of its adapter."""
@@ -27,3 +29,6 @@ class ModelPart(RewardPart):
     def files(self) -> list[Path]:
         of_run = Path(self.path) / "adapters" / "reward"
         return sorted((of_run if of_run.is_dir() else Path(self.path)).glob("*.safetensors"))
+
+    def deeds(self) -> Iterator[str]:
+        return iter(())  # weights run nothing

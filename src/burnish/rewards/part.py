@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -34,6 +34,9 @@ class RewardPart(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=(), allow_inf_nan=False
     )
+
+    path_keys: ClassVar[tuple[str, ...]] = ()
+    """Its keys that name something on disk: a relative path in a config file starts at that file's folder."""
 
     kind: str
     """Which class it is."""
@@ -63,4 +66,4 @@ class RewardPart(BaseModel):
 
     def deeds(self) -> Iterator[str]:
         """What it does that the config of a stranger must not do unasked."""
-        return iter(())
+        yield f"use a reward of kind {self.kind}"

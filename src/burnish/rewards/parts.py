@@ -31,7 +31,7 @@ def _part_of_kind(given: Any) -> Any:
     if kind is None:
         raise ValueError(f"kind is one of {', '.join(KINDS)} (got {given.get('kind')!r})")
     try:
-        return kind(**given)
+        return kind.model_validate(given)
     except ValidationError as error:
         raise ValueError("; ".join(dict.fromkeys(map(_problem, error.errors())))) from None
 

@@ -17,6 +17,7 @@ from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 class PythonPart(RewardPart):
     """Your own function f(prompts, responses) -> list of numbers."""
 
+    path_keys = ("function",)
     kind: Literal["python"] = "python"
     function: str = Field(pattern=r"\.py:\w+$")
     """`file.py:name`."""

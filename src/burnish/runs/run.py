@@ -70,7 +70,7 @@ class Run:
 
     def begin(self, config: ModelConfig) -> Run:
         """Makes the folder and puts the config into it."""
-        text = yaml.safe_dump({"stage": config.stage} | config.model_dump(), sort_keys=False)
+        text = yaml.safe_dump({"stage": config.stage} | config.model_dump(mode="json"), sort_keys=False)
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_own(self.path("config.yaml"), text)
@@ -117,7 +117,10 @@ class Run:
         """Which stage it is: `sft`, `reward` or `ppo`."""
         values = self._config_file
         older = "sft" if "demonstrations" in values else "reward" if "preferences" in values else "ppo"
-        return str(values.get("stage", older))  # older versions did not write it down
+        stage = values.get("stage", older)  # older versions did not write it down
+        if stage not in ("sft", "reward", "ppo"):
+            raise InputError(f"{self.folder} is a run of a stage {stage!r}, which this version does not know")
+        return stage
 
     def has(self, file: str) -> bool:
         return self.path(file).is_file()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from burnish.config.keys import DATA, FIXED, MEASURED, PATH, PLACE, marked
+from burnish.config.keys import DATA, FIXED, PLACE, RUN, VERDICT, marked
 from burnish.config.model_config import ModelConfig
 from burnish.errors import InputError
 
@@ -80,8 +80,8 @@ def differences(then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:
     """
     kind, now = type(config), config.model_dump(mode="json")
     before = {k: f.get_default(call_default_factory=True) for k, f in kind.model_fields.items()} | dict(then)
-    keys = before.keys() - set(marked(kind, PLACE, DATA))
-    folders = set(marked(kind, PATH)) - set(marked(kind, FIXED, MEASURED))
+    keys = before.keys() - set(marked(kind, PLACE, DATA, VERDICT))
+    folders = marked(kind, RUN)
     changed = [k for k in before if k in keys and not _same(before[k], now.get(k), is_path=k in folders)]
     return {k: f"{k}: {before[k]!r} -> {now.get(k)!r}" for k in changed}
 

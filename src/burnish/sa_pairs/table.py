@@ -77,6 +77,10 @@ class SAPairs(Sequence[dict[str, Any]]):
     def has(self, name: str) -> bool:
         return name in self.columns
 
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a column; for a row, `in list(pairs)`."""
+        return name in self.columns
+
     def with_columns(self, **new: Tensor) -> SAPairs:
         """A new table with these columns added or replaced: detached, and zero outside the mask.
 
@@ -246,7 +250,11 @@ def _column_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _fill(mask: Tensor, key: str, grouped: list[list[Mapping[str, Any]]]) -> Tensor:
     dtype = torch.long if key == "action" else torch.float32
     column = torch.zeros(mask.shape, dtype=dtype)
-    column[mask] = torch.tensor([row[key] for response in grouped for row in response], dtype=dtype)
+    values = [row[key] for response in grouped for row in response]
+    for number, value in enumerate(values):
+        if not isinstance(value, int | float):
+            raise InputError(f"SA pair {number}: {key!r} is {value!r:.40}, not a number")
+    column[mask] = torch.tensor(values, dtype=dtype)
     return column
 
 

@@ -168,8 +168,8 @@ def chooser(console: Console) -> Choose:
 
     def choose(question: Question) -> str:
         console.rule(f"{question.number} of {question.how_many}")
-        short = headline(question.prompt, longest=PROMPT_SHOWN)
-        console.print(f"[dim]{plain(short)}[/dim]", highlight=False)
+        prompt = question.prompt if len(question.prompt) <= PROMPT_SHOWN else headline(question.prompt, PROMPT_SHOWN)
+        console.print(f"[dim]{plain(prompt)}[/dim]", highlight=False)
         table = Table("1", "2", show_lines=True)
         for column in table.columns:
             column.ratio = 1

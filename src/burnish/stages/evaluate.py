@@ -161,8 +161,16 @@ def _evaluation(kept: dict[str, Any] | None, prompts: Sequence[str]) -> Evaluati
     """One that was written to a file, with the prompts' messages and references."""
     if kept is None:
         return None
-    by_text = {without_secrets(str(prompt)): prompt for prompt in prompts}
-    return Evaluation(**kept | {"prompts": [by_text.get(text, text) for text in kept["prompts"]]})
+    left = list(prompts)  # in the same order, less those that no reward could score
+    found: list[str] = []
+    for text in kept["prompts"]:
+        while left and without_secrets(str(left[0])) != text:
+            left.pop(0)
+        found.append(left.pop(0) if left else text)
+    try:
+        return Evaluation(**kept | {"prompts": found})
+    except TypeError as error:
+        raise InputError(f"verdict.json was written by another version of burnish ({error}); remove it") from None
 
 
 def start_model(trainer: PPOTrainer) -> PolicyModel:

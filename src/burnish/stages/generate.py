@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -38,14 +39,15 @@ def generate_beside_start(
     run = Run.open(run_folder)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
-    settings = run.settings
+    # No reward is asked, so one that is not known here does not matter.
+    settings = {k: v for k, v in run.settings.items() if k not in ("reward", "eval_reward", "value_from_reward")}
     kind = PPOConfig if run.stage == "ppo" and "prompts" not in settings else STAGES[run.stage].config
     config = kind(**settings)
     ask_for_trust(console, run.path("config.yaml"), model_deeds(config), trust)
     if max_new_tokens is not None:
         config = config.model_copy(update={"max_new_tokens": max_new_tokens})
     role = "sft" if run.stage == "sft" else "policy"
-    sft = config.sft if isinstance(config, PPOConfig) else None
+    sft = _sft_folder(console, run, config.sft if isinstance(config, PPOConfig) else None)
     start = None if sft is None else "sft"
     with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config)
@@ -72,3 +74,15 @@ def generate_beside_start(
             column.ratio = 1
         table.add_row(*(plain(text.strip()) for text in both))
         console.print(table)
+
+
+def _sft_folder(console: Console, run: Run, named: str | None) -> Path | None:
+    """That of the SFT run which a PPO run started from. A pipeline may have been moved with all its stages."""
+    if named is None:
+        return None
+    for folder in ([run.pipeline_folder / "sft"] if run.pipeline_folder else []) + [Path(named)]:
+        if folder.is_dir():
+            return folder
+    told = f"{named}, where this run started from, is not there; the base answers instead."
+    console.print(plain(told), highlight=False)
+    return None

@@ -35,8 +35,8 @@ def warn_of_leaks(config: TrainConfig, held_out: Sequence[str]) -> None:
 
 def _stages_before(config: TrainConfig) -> list[str]:
     """The runs that a PPO run stands on."""
-    parts = [*config.reward_parts, *config.eval_reward_parts]
-    return [*([config.sft] if config.sft else []), *(part.path for part in parts if isinstance(part, ModelPart))]
+    judges = [part.path for part in config.all_reward_parts if isinstance(part, ModelPart)]
+    return [*([config.sft] if config.sft else []), *judges]
 
 
 def _hash(prompt: str) -> str:

@@ -55,11 +55,12 @@ def opened(
     encoder: PromptEncoder | None,
     prompts_read: PromptCache | None,
     from_step: int | None,
+    run: Run | None,
 ) -> Iterator[tuple[Run, Opened[T] | None]]:
     """The run, and what is to be done in it: nothing, if it is finished. Whatever is wrong with the input is found
     before `load` loads the model.
     """
-    run = Run.new_or_unfinished(config.run_dir, config.run_name)
+    run = run or Run.new_or_unfinished(config.run_dir, config.run_name)
     if config.skip_bad:  # what the model cannot read is no part of the data
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
@@ -98,8 +99,8 @@ def is_done(console: Console, run: Run, config: RunConfig, data: Split[Any], fro
 
 def then_and_now(run: Run, config: RunConfig, data: Split[Any], from_step: int | None) -> tuple[Then, Now]:
     """What the run folder and the command say, before a model is loaded. Only a finished run knows its data yet."""
-    fingerprint = fingerprint_of_texts(data.texts())
     if not run.is_complete:
         return Then(run.settings), Now(config, from_step=from_step)
+    fingerprint = fingerprint_of_texts(data.texts())
     made_with = run.read("result.json").get("data_fingerprint") or fingerprint  # older results do not say
     return Then(run.settings, {"data": made_with}, True), Now(config, {"data": fingerprint}, from_step)

@@ -28,7 +28,7 @@ from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
 from burnish.rewards.model import ModelPart
-from burnish.rewards.part import RewardFunction, Workshop
+from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import Run
 from burnish.runs.same_run import fingerprint_of_files
@@ -53,6 +53,7 @@ def run(
     encoder: PromptEncoder | None = None,
     prompts_read: PromptCache | None = None,
     from_step: int | None = None,
+    run: Run | None = None,
 ) -> Run:
     """As in `Work` (stage.py)."""
     started = time.perf_counter()
@@ -64,15 +65,17 @@ def run(
     def load(encoder: PromptEncoder) -> PPOTrainer:
         return PPOTrainer(config, encoder=encoder)
 
-    with opened(console, config, data, load, check, encoder, prompts_read, from_step) as (run, work):
+    with opened(console, config, data, load, check, encoder, prompts_read, from_step, run) as (run, work):
         if work is None:
             return run
         trainer, prompts, saving = work.trainer, work.data, work.saving
         memory = trainer.memory_report(prompts.everything)
         console.print(terminal.data_table(data_summary(prompts, work.encoder, config.max_new_tokens)))
         _announce(console, trainer, prompts, run, memory)
-        identity = _identity(trainer, prompts)
+        trained = [updates.role for updates in trainer.model_trainer.updates.values()]
+        identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
         second = second_reward(trainer, config)  # before random numbers are restored: its adapter may draw some
+        identity["rewards"] = _fingerprint_of_rewards(config)  # which may be mended on the way; that is reported
         step = saving.begin(trainer.sound_state, trainer.restore, identity, from_step)
         if step:
             console.print(f"Resuming after step {step} of {config.steps}.", highlight=False)
@@ -106,17 +109,9 @@ def run(
     return run
 
 
-def _identity(trainer: PPOTrainer, prompts: Split[str]) -> dict[str, Any]:
-    """What the run must find again; a reward function may be mended on the way, which is reported."""
-    trained = [updates.role for updates in trainer.model_trainer.updates.values()]
-    identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
-    return identity | {"rewards": _fingerprint_of_rewards(trainer.config)}
-
-
-def _fingerprint_of_rewards(config: Any) -> str:
+def _fingerprint_of_rewards(config: TrainConfig) -> str:
     """Functions and models that answers are scored with, in training and in the verdict."""
-    parts = [*config.reward_parts, *config.eval_reward_parts]
-    return fingerprint_of_files(file for part in parts for file in part.files())
+    return fingerprint_of_files(file for part in config.all_reward_parts for file in part.files())
 
 
 def _start(
@@ -207,9 +202,12 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     reward model is still to come.
     """
     check_tracker(config.tracker)
-    parts = [*config.reward_parts, *config.eval_reward_parts]
-    there = [p for p in parts if not (isinstance(p, ModelPart) and not_yet and Path(p.path).is_relative_to(not_yet))]
-    functions = [part.check(Workshop(config.reward_timeout)) for part in there]
+
+    def is_there(part: RewardPart) -> bool:
+        return not_yet is None or not isinstance(part, ModelPart) or not Path(part.path).is_relative_to(not_yet)
+
+    workshop = Workshop(config.reward_timeout)
+    functions = [part.check(workshop) for part in config.all_reward_parts if is_there(part)]
     for asked_about, own in ((prompts.everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
         for part in own:
             part.check_prompts(asked_about)

@@ -31,7 +31,7 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
         raise InputError(f"{folder} was trained from Python and names no prompts; use PPOTrainer.restore there")
     apply_overrides(stage.config, settings, overrides)
     start_paths_at(Path(), stage.config, settings)
-    place = run.folder.resolve() if run.folder.is_symlink() else run.folder  # a link that its user named
-    config = stage.config(**settings | {"run_dir": str(place.parent), "run_name": place.name})
+    config = stage.config(**settings)
     ask_for_trust(console, run.path("config.yaml"), all_deeds(config, run.folder), trust)
-    return stage.work(config, stage.load(config), console, from_step=from_step)
+    place = Run(run.folder.resolve()) if run.folder.is_symlink() else run  # a link that its user named
+    return stage.work(config, stage.load(config), console, from_step=from_step, run=place)

@@ -10,10 +10,9 @@ from rich.table import Table
 from burnish.config import TrainConfig
 from burnish.data.records import Prompt
 from burnish.ppo.ppo_trainer import PPOTrainer
-from burnish.ppo.reward_computer import RewardComputer, WeightedReward
+from burnish.ppo.reward_computer import RewardComputer, weighted
 from burnish.rewards.model import ModelPart
 from burnish.rewards.part import Workshop
-from burnish.rewards.parts import labels_of
 from burnish.runs.run import LOGS, RESULTS
 from burnish.show import terminal
 from burnish.stages.trusted import ask_for_trust, model_deeds
@@ -53,8 +52,6 @@ def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: 
 def _computer(console: Console, config: TrainConfig) -> RewardComputer:
     parts = config.reward_parts
     if not any(isinstance(part, ModelPart) for part in parts):
-        workshop = Workshop(config.reward_timeout)
-        named = zip(labels_of(parts), parts, strict=True)
-        return RewardComputer([WeightedReward(name, part.make(workshop), part.weight) for name, part in named])
+        return RewardComputer(weighted(parts, Workshop(config.reward_timeout)))
     with terminal.busy(console, terminal.loading(config)):
         return PPOTrainer(config).reward_computer

@@ -29,9 +29,11 @@ class Work(Protocol):
         encoder: Any = None,
         prompts_read: Any = None,
         from_step: int | None = None,
+        run: Run | None = None,
     ) -> Run:
         """`encoder` has read the prompts already, `prompts_read` is what the base has read of them for another stage;
-        `from_step` is the checkpoint to resume from, the last unless given.
+        `from_step` is the checkpoint to resume from, the last unless given; `run` is in whose folder, wherever that has
+        been moved to.
         """
         ...
 
@@ -80,7 +82,7 @@ def _judgements(config: RewardModelConfig) -> Split[Any]:
 
 def check_rewards(config: TrainConfig) -> None:
     """Those that training and verdict ask: a file, folder, rule or token that is not there is found at once."""
-    for part in [*config.reward_parts, *config.eval_reward_parts]:
+    for part in config.all_reward_parts:
         part.check(Workshop(config.reward_timeout))
 
 

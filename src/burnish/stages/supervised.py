@@ -49,6 +49,7 @@ class SupervisedStage:
         encoder: PromptEncoder | None = None,
         prompts_read: PromptCache | None = None,
         from_step: int | None = None,
+        run: Run | None = None,
     ) -> Run:
         """As in `Work` (stage.py)."""
         started = time.perf_counter()
@@ -56,7 +57,8 @@ class SupervisedStage:
         def load(encoder: PromptEncoder) -> SFTTrainer | RewardTrainer:
             return self.trainer_of(config, encoder=encoder)
 
-        with opened(console, config, data, load, lambda _: None, encoder, prompts_read, from_step) as (run, work):
+        opening = opened(console, config, data, load, lambda _: None, encoder, prompts_read, from_step, run)
+        with opening as (run, work):
             if work is None:
                 return run
             trainer, data, saving = work.trainer, work.data, work.saving

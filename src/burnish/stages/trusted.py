@@ -69,5 +69,5 @@ def data_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
 def reward_deeds(config: ModelConfig) -> Iterator[str]:
     """In training and in the verdict."""
     if isinstance(config, TrainConfig):
-        for part in [*config.reward_parts, *config.eval_reward_parts]:
+        for part in config.all_reward_parts:
             yield from part.deeds()
