@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from burnish.base_setup.embedded import EMBEDDED_NAME
     from burnish.config import PPOConfig, RewardModelConfig, SFTConfig, TrainConfig, load_train_config
     from burnish.decoder.shared_base import SharedBase
-    from burnish.errors import BurnishError, DivergedError, InputError
+    from burnish.errors import BurnishError, ConfigError, DivergedError, InputError
     from burnish.models.policy_model import PolicyModel
     from burnish.models.reward_model import RewardModel
     from burnish.models.sft_model import SFTModel
@@ -48,7 +48,7 @@ _NAMES_IN = {
     "base_setup.embedded": ["EMBEDDED_NAME"],
     "config": ["PPOConfig", "RewardModelConfig", "SFTConfig", "TrainConfig", "load_train_config"],
     "decoder.shared_base": ["SharedBase"],
-    "errors": ["BurnishError", "DivergedError", "InputError"],
+    "errors": ["BurnishError", "ConfigError", "DivergedError", "InputError"],
     "models.policy_model": ["PolicyModel"],
     "models.reward_model": ["RewardModel"],
     "models.sft_model": ["SFTModel"],

@@ -49,7 +49,7 @@ Config = Annotated[str, typer.Argument(help="YAML file; `burnish config` lists i
 Overrides = Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="do what the config of a run asks for that you did not make here; it is listed first"),
+    typer.Option("--trust", help="proceed with a run that was made elsewhere, after listing what its config would do"),
 ]
 TAKES_OVERRIDES = {"ignore_unknown_options": True}
 UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -259,7 +259,7 @@ def config(
     known = [name for lines in sections.values() for name, _, _ in lines]
     wanted = [name for name in known if key in (None, name)] or [name for name in known if str(key).lower() in name]
     if not wanted:
-        raise InputError(f"there is no key {key!r}{nearest(str(key), known)}")
+        raise InputError(f"there is no key {key!r}{nearest(str(key), known)}; `burnish config` lists all")
     for title, lines in sections.items():
         lines = [line for line in lines if line[0] in wanted]
         if lines and len(wanted) > 1:

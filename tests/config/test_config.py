@@ -81,7 +81,7 @@ def test_file_and_overrides(tmp_path):
         ("- a\n- b\n", "must be a mapping"),
         ("", "is empty; it must be a mapping"),
         ("steps: 3\n", r"1 error in .*config\.yaml:\n  - prompts is missing"),
-        ("prompts: a.txt\nsteps: three\n", "line 2: steps: .*integer"),
+        ("prompts: a.txt\nsteps: three\n", "line 2: steps: takes a whole number"),
         ("# first\n\nprompts: a.txt\nstepz: 3\n", "line 4: unknown key 'stepz'"),
         ("prompts: &a [x, x]\nfields: {prompt: *a}\n", "an alias .* is not allowed"),
         ("prompts: " + "[" * 5000, "nested too deeply|not valid YAML"),
@@ -173,8 +173,11 @@ def test_example_configs_of_the_supervised_stages_load():
     ],
 )
 def test_a_config_of_another_command_is_recognised(name, kind, command):
-    with pytest.raises(ConfigError, match=f"a file with it is for `burnish {command}`"):
+    with pytest.raises(ConfigError, match=f"this is a file for `burnish {command}`") as caught:
         load_config(kind, Path(__file__).parents[2] / "configs" / name)
+    assert len(caught.value.problems) == 1
+    with pytest.raises(ConfigError, match="a file with it is for `burnish sft`"):
+        TrainConfig(prompts="p.txt", demonstrations="d.jsonl")
     with pytest.raises(ConfigError, match="did you mean 'model_name'"):
         TrainConfig(prompts="p.txt", model="some/model")
 
@@ -188,3 +191,19 @@ def test_the_example_pipeline_is_the_demo():
     places = {"run_dir", "run_name", "sft", "reward"}  # where runs lie
     for stage in ("sft", "reward_model", "ppo"):
         assert getattr(example, stage).model_dump(exclude=places) == getattr(demo, stage).model_dump(exclude=places)
+
+
+def test_a_changed_copy_is_checked_like_a_new_config():
+    config = PPOConfig(reward=[{"kind": "rule", "name": "tldr"}])
+    assert config.model_copy(update={"steps": 7}).steps == 7
+    assert config.model_copy().reward_parts == config.reward_parts
+    with pytest.raises(ConfigError, match="unknown key 'stesp'; did you mean 'steps'"):
+        config.model_copy(update={"stesp": 7})
+    with pytest.raises(ConfigError, match=r"steps: takes a whole number \(got 'x'\)"):
+        config.model_copy(update={"steps": "x"})
+
+
+@pytest.mark.parametrize(("key", "value"), [("reward", []), ("prompts", "")])
+def test_nothing_is_no_reward_and_no_data(key, value):
+    with pytest.raises(ConfigError, match="empty"):
+        TrainConfig(**{"prompts": "p.txt"} | {key: value})

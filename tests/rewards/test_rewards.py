@@ -2,7 +2,7 @@
 
 import pytest
 
-from burnish import InputError
+from burnish import InputError, RewardComputer
 from burnish.rewards.part import Workshop
 from burnish.rewards.parts import part_of
 from burnish.rewards.rules import sentiment
@@ -111,3 +111,13 @@ def test_rewards_that_do_not_exist_are_refused(tmp_path, reward, message):
     (tmp_path / "broken.py").write_text("undefined_name\n")
     with pytest.raises(InputError, match=message):
         part_of(reward.format(folder=tmp_path)).check(Workshop())
+
+
+def test_a_rule_s_name_from_python_goes_into_the_config():
+    with pytest.raises(InputError, match=r"goes into the config: PPOConfig\(reward="):
+        RewardComputer("tldr")
+
+
+def test_a_folder_without_a_reward_model_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(InputError, match="holds no reward model; name the folder of a finished `burnish reward` run"):
+        part_of(f"{tmp_path}/").check(Workshop())

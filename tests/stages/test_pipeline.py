@@ -318,7 +318,7 @@ def test_prompts_that_an_earlier_command_learned_are_told(pipeline, workplace):
     stages = {"sft": str(config.folder / "sft"), "reward": str(config.folder / "reward")}
     seen = prompts_of(_load(config, Console(quiet=True))["sft"].split.train)[0]
     with pytest.warns(
-        UserWarning, match=r"1 of the 2 held-out prompts were trained on in .*sft, so the verdict flatters"
+        UserWarning, match=r"1 of the 2 held-out prompts were trained on in .*sft, so the verdict looks too good"
     ):
         warn_of_leaks(config.ppo.model_copy(update=stages), [seen, "something else:"])
     with warnings.catch_warnings():
@@ -499,7 +499,8 @@ def test_mistakes_in_a_pipeline(workplace, change, message):
     [
         ("ppo.steps=[1", "override 'ppo.steps=\\[1'.* not valid YAML"),
         ("steps", "not of the form section.key=value"),
-        ("best_of.x=1", "not of the form section.key=value"),
+        ("ppoo.x=1", "there is no section 'ppoo'; did you mean 'ppo'"),
+        ("steps=4", "name the section too, such as ppo.steps=4"),
         ("ppo.steps=0", r"1 error in .*:\n  - ppo: steps"),
     ],
 )

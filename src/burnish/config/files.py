@@ -87,7 +87,7 @@ def start_paths_at(folder: Path, kind: type[ModelConfig], values: dict[str, Any]
     """Writes out what names something on disk, so that the run folder's copy of the config stays true anywhere."""
     data = marked(kind, DATA)
     for key in (*data, *marked(kind, PATH)):
-        if isinstance(values.get(key), str):
+        if isinstance(values.get(key), str) and values[key]:
             values[key] = _from(folder, values[key], is_data=key in data)
     for parts in (values.get("reward"), values.get("eval_reward")):
         for part in parts if isinstance(parts, list) else []:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -31,6 +31,10 @@ class ModelConfig(BaseModel):
     """And of its section in a pipeline's file."""
     command: ClassVar[str] = ""
     """And of its command."""
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """With some keys changed, and checked like any other config."""
+        return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | dict(update or {}))
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Frozen: other parts have been made from it already."""
@@ -88,6 +92,8 @@ class ModelConfig(BaseModel):
             raise ValueError("this key does not take true or false")
         if value == "None":
             raise ValueError("to unset this key, write null")
+        if value == "" and str(info.field_name) in marked(cls, DATA, PATH):
+            raise ValueError("this key is empty")
         if isinstance(value, str) and re.search("[\0\ud800-\udfff]", value):
             raise ValueError("this text holds characters that no file can")
         return value
@@ -127,6 +133,12 @@ TAKES = {
     "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
     "a number or a date goes in quotes",
 }
+TYPES = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "takes a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "takes a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "takes true or false"),
+    "string_type": "takes text",
+}
 # Names that other trainers use for the same thing.
 ELSEWHERE = {
     "lr": "learning_rate",
@@ -144,6 +156,10 @@ ELSEWHERE = {
 def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem]:
     """One line for each wrong key, with the nearest name for a key that does not exist."""
     # By key: a field with several types reports each of them, and one line is enough.
+    unknown = {str(i["loc"][0]): i["input"] for i in error.errors() if i["type"] == "extra_forbidden" and i["loc"]}
+    meant = [command for key, given in unknown.items() if (command := _other_command(key, given))]
+    if meant and any(item["type"] == "missing" for item in error.errors()):  # not a slip: the whole file is
+        return [Problem(f"this is a file for `burnish {meant[0]}`, not for `burnish {getattr(config, 'command', '')}`")]
     problems: dict[str, Problem] = {}
     for item in error.errors():
         sentence = item["msg"].removeprefix("Value error, ")
@@ -165,7 +181,7 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
         elif item["type"] == "missing":
             problem = f"{key} is missing; add a line `{key}: ...` (`burnish config {key}` explains it)"
         else:
-            problem = f"{key}: {TAKES.get(key, sentence)} (got {item['input']!r:.80})"
+            problem = f"{key}: {TAKES.get(key) or TYPES.get(item['type'], sentence)} (got {item['input']!r:.80})"
         problems.setdefault(key, Problem(problem, key))
     return list(problems.values())
 

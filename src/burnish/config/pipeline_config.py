@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from burnish.config.files import folder_inside, lines_of, parse, read_mapping, start_paths_at
-from burnish.config.keys import BASE, marked
+from burnish.config.keys import BASE, DATA, marked
 from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import NAME, RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.errors import ConfigError, InputError, Problem, nearest
@@ -58,8 +58,12 @@ def load_pipeline_config(
     for override in overrides or []:
         target, equals, value = override.partition("=")
         section, dot, key = target.partition(".")
-        if not equals or (dot and section not in ("model", *SECTIONS)):
+        if not equals:
             raise InputError(f"override {override!r} is not of the form section.key=value, such as ppo.steps=20")
+        if dot and section not in ("model", *SECTIONS):
+            raise InputError(f"override {override!r}: there is no section {section!r}{nearest(section, KEYS)}")
+        if not dot and section in TrainConfig.model_fields and section not in (*KEYS, "best_of"):
+            raise InputError(f"override {override!r}: name the section too, such as ppo.{override}")
         if dot and values.get(section) is None:
             values[section] = {}
         place = values[section] if dot else values
@@ -81,6 +85,10 @@ def load_pipeline_config(
 def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pipeline's config") -> PipelineConfig:
     """The stages' configs; everything that is wrong with any of them in one error."""
     values = _with_best_of_in_ppo(values)
+    others = [kind.command for kind in SECTIONS.values() if values.keys() & set(marked(kind, DATA))]
+    meant = [] if "ppo" in values else others
+    if meant:
+        raise ConfigError([Problem(f"this is a file for `burnish {meant[0]}`, not for `burnish pipeline`")], source)
     problems = [Problem(f"unknown section {k!r}{nearest(str(k), KEYS)}", k) for k in values if k not in KEYS]
     if "ppo" not in values:
         problems.append(Problem("the section ppo is missing; it names the prompts and says how to train"))

@@ -119,6 +119,8 @@ class PPOConfig(ModelConfig):
             broken.append(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}")
         if self.value_from_reward and not self._reward_model_parts:
             broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
+        if self.reward == []:
+            broken.append("reward is an empty list; name at least one part")
         broken += self._broken_rules_of_kl()
         if self.value_warmup_steps >= self.steps:
             broken.append(

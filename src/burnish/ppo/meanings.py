@@ -45,7 +45,7 @@ METRICS: dict[str, Metric] = {
     "entropy": Metric(
         "Mean entropy per token of the distribution that was sampled from, in nats.",
         "falls slowly",
-        "near 0: the policy says always the same; raise kl_coef, lower the learning rate",
+        "near 0: the policy always says the same thing; raise kl_coef, lower the learning rate",
     ),
     "response_tokens": Metric("Mean number of generated tokens.", "steady", "drifts to 1 or to max_new_tokens"),
     "finished": Metric(

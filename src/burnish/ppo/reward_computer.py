@@ -53,8 +53,14 @@ class RewardComputer:
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
-        single = isinstance(reward, RewardModel) or callable(reward)
-        self.parts = [WeightedReward(_name_of(reward), reward)] if single else list(reward)  # type: ignore[arg-type]
+        if isinstance(reward, RewardModel) or callable(reward):
+            reward = [WeightedReward(_name_of(reward), reward)]
+        elif not all(isinstance(part, WeightedReward) for part in reward):
+            raise InputError(
+                f"a reward from Python is a function f(prompts, responses) or a RewardModel, not {reward!r:.60}; a "
+                "rule, a path or a list of parts goes into the config: PPOConfig(reward=...)"
+            )
+        self.parts = list(reward)
         self.tokenizer = tokenizer
         self.clock = clock or Clock()
         self.strict = strict  # any failure is an error: for trying a reward out

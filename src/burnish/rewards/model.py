@@ -25,10 +25,16 @@ class ModelPart(RewardPart):
     def check(self, workshop: Workshop) -> None:
         if not Path(self.path).is_dir():
             raise InputError(f"the reward model's folder {self.path} does not exist; `burnish reward` makes one")
+        if not (self._adapter / "head.safetensors").is_file():
+            raise InputError(f"{self.path} holds no reward model; name the folder of a finished `burnish reward` run")
 
     def files(self) -> list[Path]:
+        return sorted(self._adapter.glob("*.safetensors"))
+
+    @property
+    def _adapter(self) -> Path:
         of_run = Path(self.path) / "adapters" / "reward"
-        return sorted((of_run if of_run.is_dir() else Path(self.path)).glob("*.safetensors"))
+        return of_run if of_run.is_dir() else Path(self.path)
 
     def deeds(self) -> Iterator[str]:
         return iter(())  # weights run nothing

@@ -87,10 +87,8 @@ class Run:
             raise InputError(f"there is no folder {folder}; runs are kept in runs/, unless you chose another run_dir")
         refuse_links(folder)
         if (folder / PIPELINE).is_file():
-            stages = [p.parent.name for p in sorted(folder.glob("*/config.yaml"))]
-            raise InputError(
-                f"{folder} is a pipeline's folder; name one of its runs: {', '.join(stages) or 'none yet'}"
-            )
+            runs = [str(p.parent) for p in sorted(folder.glob("*/config.yaml"))]  # ppo is the first by name
+            raise InputError(f"{folder} is a pipeline's folder; name one of its runs: {', '.join(runs) or 'none yet'}")
         if not (folder / "config.yaml").is_file():
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)

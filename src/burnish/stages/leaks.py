@@ -28,7 +28,7 @@ def warn_of_leaks(config: TrainConfig, held_out: Sequence[str]) -> None:
             if leaked:
                 warnings.warn(
                     f"{leaked} of the {len(held_out)} held-out prompts were trained on in {folder}, so the verdict "
-                    "flatters. Hold out prompts that no stage has seen (eval_prompts), or use `burnish pipeline`",
+                    "looks too good. Hold out prompts that no stage has seen (eval_prompts), or use `burnish pipeline`",
                     stacklevel=2,
                 )
 

@@ -37,7 +37,7 @@ def outcome_of(run: Run) -> str:
     if run.has("verdict.json"):
         verdict = run.read("verdict.json")
         means = [verdict[side]["reward"]["mean"] for side in ("start", "tuned")]
-        return f"{verdict['outcome']}: reward {means[0]:.2f} to {means[1]:.2f}"
+        return f"{verdict['outcome']}: reward {means[0]:z.2f} to {means[1]:z.2f}"
     if not run.is_complete:
         return "unfinished"
     result = run.read("result.json")

@@ -7,12 +7,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console
 
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
+from burnish.errors import InputError
 from burnish.rewards.part import Workshop
 from burnish.runs.run import Run
 
@@ -80,8 +82,18 @@ def _judgements(config: RewardModelConfig) -> Split[Any]:
     return Split(train, out, sum(split.num_left_out for split in splits))
 
 
-def check_rewards(config: TrainConfig) -> None:
-    """Those that training and verdict ask: a file, folder, rule or token that is not there is found at once."""
+def _check_start(config: RewardModelConfig | TrainConfig) -> None:
+    """The SFT run that it starts from."""
+    if config.sft is None:
+        return
+    of_run = Path(config.sft) / "adapters" / "sft"
+    if not ((of_run if of_run.is_dir() else Path(config.sft)) / "adapter_model.safetensors").is_file():
+        raise InputError(f"sft: {config.sft} holds no SFT adapter; name the folder of a finished run of `burnish sft`")
+
+
+def _check_start_and_rewards(config: TrainConfig) -> None:
+    """And the rewards that training and verdict ask: a file, folder, rule or token that is not there."""
+    _check_start(config)
     for part in config.all_reward_parts:
         part.check(Workshop(config.reward_timeout))
 
@@ -94,7 +106,7 @@ STAGES: dict[str, Stage] = {
     stage.name: stage
     for stage in (
         Stage(SFTConfig, "supervised fine-tuning", _demonstrations),
-        Stage(RewardModelConfig, "reward model", _judgements),
-        Stage(TrainConfig, "PPO", _prompts, check_rewards),
+        Stage(RewardModelConfig, "reward model", _judgements, _check_start),
+        Stage(TrainConfig, "PPO", _prompts, _check_start_and_rewards),
     )
 }
