@@ -41,6 +41,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "learning_rate": COMMON["learning_rate"],
             },
             "ppo": TLDR["ppo"]
+            | {"best_of": 4}
             | {
                 "prompts": write(folder / "openings.jsonl", openings),
                 "num_eval_prompts": 64,

@@ -53,6 +53,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "epochs": 2,
             },
             "ppo": TLDR["ppo"]
+            | {"best_of": 4}
             | {
                 "prompts": train_file,
                 "eval_prompts": valid_file,

@@ -19,11 +19,8 @@ from rich.table import Table
 
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup.embedded import EMBEDDED_NAME
-from burnish.decoder import shared_base
-from burnish.decoder.fast_linear import times_weight
 from burnish.decoder.head import selected_logprobs
 from burnish.decoder.key_values import PromptCache
-from burnish.decoder.memory import keep_freed_memory
 from workload import machine, prompts_of_length, write_results
 
 HIDDEN, VOCABULARY, INTERMEDIATE, LAYERS = 576, 49152, 1536, 30  # SmolLM2-135M's
@@ -43,7 +40,7 @@ def products_both_ways(rows: int) -> tuple[float, float]:
     """A decoder's largest weights, one after the other as in decoding: x W^T, and W x^T."""
     weights = [torch.randn(INTERMEDIATE, HIDDEN) for _ in range(LAYERS)]
     x = torch.randn(rows, HIDDEN)
-    return fastest(lambda: [F.linear(x, w) for w in weights]), fastest(lambda: [times_weight(x, w) for w in weights])
+    return fastest(lambda: [F.linear(x, w) for w in weights]), fastest(lambda: [(w @ x.T).T for w in weights])
 
 
 def logprobs(states: int) -> tuple[float, float]:
@@ -77,10 +74,6 @@ def reading(shape: str) -> tuple[float, float]:
 
 def training_seconds(variant: str) -> float:
     """One epoch of both models over 16 sequences of 200-400 prompt tokens, ordinary LoRA on all layers."""
-    if variant == "no kept memory":
-        shared_base.keep_freed_memory = lambda: None
-    else:
-        keep_freed_memory()
     config = PPOConfig(
         model_name=EMBEDDED_NAME,
         batch_size=16,
@@ -115,7 +108,6 @@ def main() -> None:
     rows["16 prompts of 16-64 tokens: read one by one, or together"] = reading("short")
     rows["16 prompts of 200-400 tokens: read one by one, or together"] = reading("tldr")
     fast = in_own_process("as it is")
-    rows["training pass: freed memory given back, or kept"] = (in_own_process("no kept memory"), fast)
     rows["training pass: peft's forward, or ours"] = (in_own_process("peft's forward"), fast)
     table = Table("idea", "before", "after", "times faster")
     for name, (before, after) in rows.items():

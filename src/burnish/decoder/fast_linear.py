@@ -16,8 +16,9 @@ from peft.tuners.lora import Linear as LoraLinear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# Up to this many rows (decoding) a CPU computes W x^T faster than x W^T: the weights are streamed, not repacked.
-FEW_ROWS = 64
+# Up to this many rows (decoding) a CPU computes W x^T faster than x W^T: weights are streamed, not repacked. With 64
+# rows AVX2 still gains, but AVX512 loses (benchmarks/tricks.py).
+FEW_ROWS = 32
 
 
 def adopt(module: nn.Module) -> None:

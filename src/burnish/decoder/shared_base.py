@@ -21,7 +21,6 @@ from burnish.decoder import fast_linear
 from burnish.decoder.base_identity import BaseIdentity, adapter_of
 from burnish.decoder.decoder import Decoder
 from burnish.decoder.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
-from burnish.decoder.memory import keep_freed_memory
 from burnish.decoder.shared_context import SharedContext
 from burnish.errors import InputError
 from burnish.sa_pairs.table import SAPairs
@@ -59,8 +58,6 @@ class SharedBase:
         self._tuner_layers: list[BaseTunerLayer] = []
         self._role: str | None = None
         self._role_is_known = True
-        if self.device.type == "cpu":
-            keep_freed_memory()
 
     # ---------------------------------------------------------------------------------------------- properties
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from burnish.ppo.ppo_trainer import PPOTrainer
 
 MEGABYTE = 2**20
-HOLES = 1.2  # freed memory is kept, and the next tensor does not always fit: a fifth more than is in use, as measured
+HOLES = 1.2  # the next tensor does not always fit where the last one was: a fifth more than is in use, as measured
 Row = tuple[str, float, str]
 """Name, megabytes, what they are."""
 
