@@ -15,12 +15,12 @@ from burnish.base_setup.invocation import Invocation
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config.stage_configs import RunConfig
 from burnish.data import Split, prompts_of
-from burnish.decoder.key_values import PromptCache
 from burnish.decoder.shared_base import SharedBase
 from burnish.runs.run import Run
 from burnish.runs.same_run import Now, Then, fingerprint_of_texts, may_resume
 from burnish.runs.saving import Saving, hold, say_finished
 from burnish.show import terminal
+from burnish.stages.stage import Beginning
 from burnish.text import plain
 
 
@@ -52,19 +52,17 @@ def opened(
     data: Split[Any],
     load: Callable[[PromptEncoder], T],
     check: Callable[[Split[Any]], None],
-    encoder: PromptEncoder | None,
-    prompts_read: PromptCache | None,
-    from_step: int | None,
-    run: Run | None,
+    beginning: Beginning,
 ) -> Iterator[tuple[Run, Opened[T] | None]]:
     """The run, and what is to be done in it: nothing, if it is finished. Whatever is wrong with the input is found
     before `load` loads the model.
     """
-    run = run or Run.new_or_unfinished(config.run_dir, config.run_name)
+    run = beginning.run or Run.new_or_unfinished(config.run_dir, config.run_name)
+    encoder: PromptEncoder | None = beginning.encoder
     if config.skip_bad:  # what the model cannot read is no part of the data
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
-    if run.was_begun and is_done(console, run, config, data, from_step):
+    if run.was_begun and is_done(console, run, config, data, beginning.from_step):
         yield run, None
         return
     was_complete = run.is_complete
@@ -73,7 +71,7 @@ def opened(
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
         trainer = load(encoder)
-        trainer.base.prompt_cache = prompts_read or trainer.base.prompt_cache
+        trainer.base.prompt_cache = beginning.prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced in the run's own words
             warnings.simplefilter("ignore", UserWarning)
             trainer.invocation.agree(prompts_of(data.everything))

@@ -31,7 +31,7 @@ from burnish.show import terminal
 from burnish.stages.opening import then_and_now
 from burnish.stages.ppo import check_before_loading
 from burnish.stages.report import write_report
-from burnish.stages.stage import STAGES
+from burnish.stages.stage import STAGES, Beginning
 from burnish.stages.trusted import all_deeds, ask_for_trust
 from burnish.text import minutes, plain
 
@@ -75,9 +75,7 @@ def _run_stages(
             continue
         _stop_if_asked(stop, config)
         console.rule(f"{number} of {len(config.stages)}: {STAGES[name].title}")
-        split, encoder = data[name].split, data[name].encoder
-        work = STAGES[name].work
-        work(own, split, console, encoder=encoder, prompts_read=prompts_read, from_step=from_step)
+        STAGES[name].work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
         from_step = None
     run = Run.open(config.folder / "ppo")
     page = write_report(run)

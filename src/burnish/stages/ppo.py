@@ -18,7 +18,6 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
 from burnish.data import Split, data_summary
-from burnish.decoder.key_values import PromptCache
 from burnish.decoder.memory import peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
@@ -39,6 +38,7 @@ from burnish.stages.evaluate import conclude, second_reward, start_model
 from burnish.stages.identity import identity_of
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.opening import opened
+from burnish.stages.stage import COMMAND, Beginning
 from burnish.text import minutes, plain
 
 SHOWN_SAMPLES = 4
@@ -49,11 +49,7 @@ def run(
     config: TrainConfig,
     data: Split[str],
     console: Console,
-    *,
-    encoder: PromptEncoder | None = None,
-    prompts_read: PromptCache | None = None,
-    from_step: int | None = None,
-    run: Run | None = None,
+    beginning: Beginning = COMMAND,
 ) -> Run:
     """As in `Work` (stage.py)."""
     started = time.perf_counter()
@@ -65,7 +61,7 @@ def run(
     def load(encoder: PromptEncoder) -> PPOTrainer:
         return PPOTrainer(config, encoder=encoder)
 
-    with opened(console, config, data, load, check, encoder, prompts_read, from_step, run) as (run, work):
+    with opened(console, config, data, load, check, beginning) as (run, work):
         if work is None:
             return run
         trainer, prompts, saving = work.trainer, work.data, work.saving
@@ -76,7 +72,7 @@ def run(
         identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
         second = second_reward(trainer, config)  # before random numbers are restored: its adapter may draw some
         identity["rewards"] = _fingerprint_of_rewards(config)  # which may be mended on the way; that is reported
-        step = saving.begin(trainer.sound_state, trainer.restore, identity, from_step)
+        step = saving.begin(trainer.sound_state, trainer.restore, identity, beginning.from_step)
         if step:
             console.print(f"Resuming after step {step} of {config.steps}.", highlight=False)
 

@@ -11,7 +11,7 @@ from burnish.errors import InputError
 from burnish.runs.disk import refuse_links
 from burnish.runs.run import PIPELINE, Run
 from burnish.stages.pipeline import resume_pipeline
-from burnish.stages.stage import STAGES
+from burnish.stages.stage import STAGES, Beginning
 from burnish.stages.trusted import all_deeds, ask_for_trust
 
 
@@ -34,4 +34,4 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     config = stage.config(**settings)
     ask_for_trust(console, run.path("config.yaml"), all_deeds(config, run.folder), trust)
     place = Run(run.folder.resolve()) if run.folder.is_symlink() else run  # a link that its user named
-    return stage.work(config, stage.load(config), console, from_step=from_step, run=place)
+    return stage.work(config, stage.load(config), console, Beginning(from_step=from_step, run=place))

@@ -19,25 +19,27 @@ from burnish.rewards.part import Workshop
 from burnish.runs.run import Run
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """What there is already when a stage begins; nothing, for a command of its own."""
+
+    encoder: Any = None
+    """A PromptEncoder that has read the prompts."""
+    prompts_read: Any = None
+    """A PromptCache: what the base has read of them for another stage."""
+    from_step: int | None = None
+    """The checkpoint to resume from; the last unless given."""
+    run: Run | None = None
+    """The run to resume, wherever its folder has been moved to; the config names it unless given."""
+
+
+COMMAND = Beginning()
+
+
 class Work(Protocol):
     """Trains, and leaves a run folder behind; a run that was begun before is resumed. All input is checked first."""
 
-    def __call__(
-        self,
-        config: Any,
-        data: Split[Any],
-        console: Console,
-        *,
-        encoder: Any = None,
-        prompts_read: Any = None,
-        from_step: int | None = None,
-        run: Run | None = None,
-    ) -> Run:
-        """`encoder` has read the prompts already, `prompts_read` is what the base has read of them for another stage;
-        `from_step` is the checkpoint to resume from, the last unless given; `run` is in whose folder, wherever that has
-        been moved to.
-        """
-        ...
+    def __call__(self, config: Any, data: Split[Any], console: Console, beginning: Beginning = ..., /) -> Run: ...
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from rich.console import Console
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config.stage_configs import SupervisedConfig
 from burnish.data import Split, data_summary
-from burnish.decoder.key_values import PromptCache
 from burnish.errors import count
 from burnish.models.adapter_files import save_to_run
 from burnish.runs.run import Run
@@ -20,6 +19,7 @@ from burnish.show import terminal
 from burnish.stages.identity import identity_of
 from burnish.stages.leaks import keep_prompts
 from burnish.stages.opening import opened
+from burnish.stages.stage import COMMAND, Beginning
 from burnish.supervised.reward_trainer import RewardTrainer
 from burnish.supervised.sft_trainer import SFTTrainer
 from burnish.text import plain
@@ -45,11 +45,7 @@ class SupervisedStage:
         config: SupervisedConfig,
         data: Split[Any],
         console: Console,
-        *,
-        encoder: PromptEncoder | None = None,
-        prompts_read: PromptCache | None = None,
-        from_step: int | None = None,
-        run: Run | None = None,
+        beginning: Beginning = COMMAND,
     ) -> Run:
         """As in `Work` (stage.py)."""
         started = time.perf_counter()
@@ -57,8 +53,7 @@ class SupervisedStage:
         def load(encoder: PromptEncoder) -> SFTTrainer | RewardTrainer:
             return self.trainer_of(config, encoder=encoder)
 
-        opening = opened(console, config, data, load, lambda _: None, encoder, prompts_read, from_step, run)
-        with opening as (run, work):
+        with opened(console, config, data, load, lambda _: None, beginning) as (run, work):
             if work is None:
                 return run
             trainer, data, saving = work.trainer, work.data, work.saving
@@ -72,7 +67,7 @@ class SupervisedStage:
             size = f"{count(updates, 'update')}, {config.batch_size} {self.unit} each"
             console.print(plain(f"{self.name}: {size}. Run folder: {run.folder}"), highlight=False)
             identity = identity_of(trainer.base, [trainer.model], data)
-            done = saving.begin(epochs.sound_state, epochs.restore, identity, from_step)
+            done = saving.begin(epochs.sound_state, epochs.restore, identity, beginning.from_step)
             keep_prompts(run, data)
             before = _kept_start(run, done, lambda: self.measure_start(trainer, data))
             with terminal.updates(console, self.name, updates, done) as show:
