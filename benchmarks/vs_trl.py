@@ -1,6 +1,6 @@
 """A PPO step of burnish beside one of TRL 1.12.0: the same prompts, tokens, epochs and micro-batch, on this machine.
 
-    python benchmarks/vs_trl.py                 # about 40 minutes on two cores
+    python benchmarks/vs_trl.py                 # about 40 minutes on two cores; stopped, it goes on where it was
     python benchmarks/vs_trl.py --shapes short  # about 10
 
 Both sides, and every setting of ours, take turns in processes of their own, forwards in one round and backwards in the
@@ -17,7 +17,7 @@ a PPOConfig that nobody has touched.
 from __future__ import annotations
 
 import argparse
-import json
+from functools import partial
 from statistics import mean
 from typing import Any
 
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from peer import run_side, trl_python
-from workload import LENGTHS, machine, prompts_of_length, write_results
+from workload import LENGTHS, MeasuredRows, fingerprint, machine, prompts_of_length, write_results
 
 MICRO_BATCH = {"short": 8, "tldr": 4}
 LIKE_TRL = {
@@ -61,6 +61,13 @@ def job_of(shape: str, round_number: int) -> dict[str, Any]:
     }
 
 
+def measure(name: str, job: dict[str, Any]) -> dict[str, float]:
+    result = run_side("trl" if name == "trl" else "burnish", job)
+    if result["updates"] != job["epochs"]:
+        raise SystemExit(f"{name} made {result['updates']} optimizer steps, not {job['epochs']}")
+    return {"seconds": result["seconds"][0], "peak_gb": result["peak_gb"]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
@@ -68,36 +75,35 @@ def main() -> None:
     options = parser.parse_args()
     trl_python()  # installed before anything is timed
 
+    rows = MeasuredRows("vs_trl")
     measured: dict[tuple[str, str], list[dict[str, float]]] = {}
     for round_number in range(options.rounds):
         for shape in options.shapes:
             job = job_of(shape, round_number)
             names = ["trl", *SETTINGS]
             for name in names if round_number % 2 == 0 else reversed(names):
-                side = "trl" if name == "trl" else "burnish"
                 micro = {} if name == "default" else {"micro_batch_size": MICRO_BATCH[shape]}
-                result = run_side(side, job if name == "trl" else job | {"settings": SETTINGS.get(name, {}) | micro})
-                if result["updates"] != job["epochs"]:
-                    raise SystemExit(f"{name} made {result['updates']} optimizer steps, not {job['epochs']}")
-                row = {"seconds": result["seconds"][0], "peak_gb": result["peak_gb"]}
-                measured.setdefault((shape, name), []).append(row)
-                print(json.dumps({"round": round_number, "shape": shape, "setting": name} | row), flush=True)
+                given = job if name == "trl" else job | {"settings": SETTINGS[name] | micro}
+                key = {"round": round_number, "shape": shape, "setting": name, "job": fingerprint(given)}
+                row = rows.row(key, partial(measure, name, given))
+                measured.setdefault((shape, name), []).append({k: row[k] for k in ("seconds", "peak_gb")})
 
     table = Table("prompts", "setting", "seconds", "TRL / ours", "peak GB", "ours / TRL", title="one PPO step")
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for shape, name in ((s, n) for s in options.shapes for n in ("trl", *SETTINGS)):
-        rows = measured[shape, name]
-        seconds, peak = mean(r["seconds"] for r in rows), mean(r["peak_gb"] for r in rows)
+        own = measured[shape, name]
+        seconds, peak = mean(r["seconds"] for r in own), mean(r["peak_gb"] for r in own)
         trl = measured[shape, "trl"]
         speedup = mean(r["seconds"] for r in trl) / seconds
         memory = peak / mean(r["peak_gb"] for r in trl)
-        each = " ".join(f"{r['seconds']:.0f}" for r in rows)
+        each = " ".join(f"{r['seconds']:.0f}" for r in own)
         table.add_row(shape, name, f"{seconds:.1f} ({each})", f"{speedup:.1f}", f"{peak:.1f}", f"{memory:.2f}")
         if name != "trl":
             summary.setdefault(shape, {})[name] = {"speedup": round(speedup, 2), "memory": round(memory, 3)}
     Console(width=100).print(table)
     all_rows = [{"shape": s, "setting": n, "rounds": r} for (s, n), r in measured.items()]
     write_results("vs_trl", {"machine": machine(), "rows": all_rows, "summary": summary})
+    rows.forget()
 
 
 if __name__ == "__main__":
