@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import time
 import warnings
 
@@ -26,6 +27,7 @@ from burnish.data import (
     refuse_overlap,
     split_by_prompt,
 )
+from burnish.supervised.reward_report import bag_of_words_accuracy
 
 
 def jsonl(tmp_path, *lines, name="p.jsonl"):
@@ -255,15 +257,15 @@ def test_report_counts_by_hand():
 
 def test_bundled_posts_are_as_promised():
     task = bundled_tldr()
-    assert len(task.train) + len(task.held_out) >= 120
-    assert len(task.held_out) >= 40
+    assert len(task.train) == 180
+    assert len(task.held_out) == 60
     assert all(prompt.reference for prompt in (*task.train, *task.held_out))
     assert len(set(task.train) | set(task.held_out)) == len(task.train) + len(task.held_out)
     for prompt in (*task.train, *task.held_out):
         head, post = prompt.split("\nPOST: ")
         assert head.startswith("SUBREDDIT: r/")
         assert prompt.endswith("\nTL;DR:")
-        assert 40 <= len(post.removesuffix("\nTL;DR:").split()) <= 120
+        assert 35 <= len(post.removesuffix("\nTL;DR:").split()) <= 65
 
 
 def test_bundled_openings_are_open():
@@ -277,13 +279,25 @@ def test_bundled_openings_are_open():
 def test_bundled_preferences_are_as_promised():
     pairs, posts = bundled_preferences(), bundled_tldr()
     everything = [*pairs.train, *pairs.held_out]
-    assert len(everything) >= 150
+    assert (len(pairs.train), len(pairs.held_out)) == (360, 120)
     assert {p.prompt for p in pairs.train} <= set(posts.train)
     assert {p.prompt for p in pairs.held_out} <= set(posts.held_out)
     assert all(p.chosen.strip() and p.rejected.strip() and p.chosen != p.rejected for p in everything)
-    longer = sum(len(p.chosen.split()) > len(p.rejected.split()) for p in everything) / len(everything)
-    assert 0.45 <= longer <= 0.55  # length alone tells nothing
     assert not {p.chosen for p in everything} & {d.completion for d in bundled_demonstrations().train}
+
+
+def test_nothing_but_the_post_tells_which_summary_was_chosen():
+    """Not the length, the punctuation, the first word or the other words: a reward model has to read."""
+    pairs = bundled_preferences()
+    everything = [*pairs.train, *pairs.held_out]
+    longer, shorter = (
+        sum(sign * (len(p.chosen.split()) - len(p.rejected.split())) > 0 for p in everything) for sign in (1, -1)
+    )
+    assert abs(longer - shorter) <= 0.05 * len(everything)
+    for answer in (text for p in everything for text in (p.chosen, p.rejected)):
+        assert re.fullmatch(r"[A-Z0-9][A-Za-z0-9', ]+\.", answer)
+    assert bag_of_words_accuracy(pairs.train, pairs.held_out) <= 0.6
+    assert bag_of_words_accuracy(pairs.held_out, pairs.train) <= 0.6
 
 
 def test_bundled_texts_are_sources():

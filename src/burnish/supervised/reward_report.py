@@ -140,7 +140,7 @@ def reward_report(
         calibration_error=_calibration_error([m * spread for m in margins]),
         length_correlation=correlation([*chosen, *rejected], [n for side in zip(*lengths, strict=True) for n in side]),
         longer_wins=fmean((c > r) + 0.5 * (c == r) for c, r in lengths),
-        bag_of_words=_bag_of_words_accuracy(train, held_out),
+        bag_of_words=bag_of_words_accuracy(train, held_out),
         mistakes=[Mistake(held_out[n].prompt, held_out[n].chosen, held_out[n].rejected, m) for m, n in wrong],
     )
 
@@ -155,7 +155,7 @@ def _calibration_error(margins: Sequence[float]) -> float:
     return sum(abs(sum(p for p, _ in b) - sum(r for _, r in b)) for b in bins) / len(sure)
 
 
-def _bag_of_words_accuracy(train: Sequence[Preference], held_out: Sequence[Preference]) -> float:
+def bag_of_words_accuracy(train: Sequence[Preference], held_out: Sequence[Preference]) -> float:
     """Logistic regression on the difference of word counts, with a little weight decay."""
     counts = Counter(w for p in train for answer in (p.chosen, p.rejected) for w in set(words(answer)))
     column = {w: i for i, w in enumerate(sorted(w for w, n in counts.items() if n >= MIN_WORD_COUNT))}
