@@ -134,7 +134,9 @@ def encoded(trainer: PPOTrainer, prompts: list[str] | None = None) -> list[list[
 
 def passes_of(mini_batch: Batch[SAPairs], max_tokens: float, most: int | None = None) -> list[SAPairs]:
     """A mini-batch as it is cut for training."""
-    return [items.take(chosen) for items in mini_batch.items for chosen in cut(items.sizes, max_tokens, most)]
+    return [
+        items.take(chosen) for items in mini_batch.items for chosen in cut(items.sizes, max_tokens, most, items.shared)
+    ]
 
 
 def watch_loss(trainer: Any, watch: Any) -> None:

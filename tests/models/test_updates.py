@@ -22,6 +22,17 @@ def test_one_item_is_a_pass_however_small_the_budget(budget, most):
     assert list(cut([], budget, most)) == []
 
 
+def test_what_items_share_counts_once_and_keeps_them_together():
+    sizes = [(6, 1), (6, 2), (2, 1), (6, 1), (2, 1)]
+    shared = [0, 0, 1, 0, 1]
+    # 0, 1 and 3 share six tokens: 6 + 3 * 2 = 12. 2 and 4 share two: 2 + 2 * 1 = 4. All: 2 * 6 + 5 * 2 = 22.
+    assert list(cut(sizes, budget=22, shared=shared)) == [[0, 1, 3, 2, 4]]
+    assert list(cut(sizes, budget=21, shared=shared)) == [[0, 1, 3], [2, 4]]
+    # 11 is too small for the first three, so they are cut: 6 + 2 * 2 = 10, and 6 + 1 = 7
+    assert list(cut(sizes, budget=11, shared=shared)) == [[0, 1], [3], [2, 4]]
+    assert list(cut(sizes, budget=100, most=2, shared=shared)) == [[0, 1], [3], [2, 4]]
+
+
 def test_means_by_hand():
     first = {"loss": (torch.tensor(3.0), 2), "accuracy": (1, 1), "never": (0.0, 0)}
     second = {"loss": (torch.tensor(1.0), 2), "accuracy": (0, 3), "never": (0.0, 0)}

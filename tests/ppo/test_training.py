@@ -11,7 +11,7 @@ from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.training import PolicyLoss, ValueLoss
 from tiny import PROMPTS, perturb, tiny_trainer
 
-MANY = PROMPTS * 2
+MANY = [*PROMPTS, *(f"and {prompt}" for prompt in PROMPTS)]
 
 
 def finished_pairs(trainer, prompts=MANY, seed=0):

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+
+from burnish.decoder.shared_prefix import SharedPrefix
 
 NAME = "burnish_grouped"
 
@@ -30,16 +32,18 @@ class Blocks:
 
     masks: list[Tensor]
     """[., 1, groups * queries of the block, keys up to its last]: 0 where a key may be seen, else minus infinity."""
+    shared: SharedPrefix | None = None
+    """What stands before these keys and is read by several sequences."""
 
     @classmethod
-    def of(cls, mask: Tensor, groups: int, dtype: torch.dtype) -> Blocks:
+    def of(cls, mask: Tensor, groups: int, dtype: torch.dtype, shared: SharedPrefix | None = None) -> Blocks:
         """From [., 1, Q, S] bool, the queries being the last of the keys."""
         seen = mask.shape[3] - mask.shape[2]
         masks = []
         for part in mask.split(BLOCK, dim=2):
             seen += part.shape[2]
             masks.append(added_to_scores(part[..., :seen], groups, dtype))
-        return cls(masks)
+        return cls(masks, shared)
 
 
 def added_to_scores(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
@@ -49,7 +53,7 @@ def added_to_scores(mask: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
 
 
 def grouped_attention(
-    module: nn.Module,
+    module: Any,
     query: Tensor,  # [B, heads, Q, D]
     key: Tensor,  # [B, key_heads, S, D]
     value: Tensor,  # [B, key_heads, S, D]
@@ -67,19 +71,20 @@ def grouped_attention(
         mask = everything if attention_mask is None else attention_mask
         attention_mask = Blocks([added_to_scores(mask, groups, query.dtype)])
     sizes = [mask.shape[2] // groups for mask in attention_mask.masks]
+    shared = attention_mask.shared
     out = []
     for mask, block in zip(
         attention_mask.masks, query.reshape(b, key_heads, groups, q, d).split(sizes, dim=3), strict=True
     ):
         seen = mask.shape[3]
-        attended = F.scaled_dot_product_attention(
-            block.reshape(b, key_heads, -1, d).contiguous(),  # torch's fast kernel wants adjacent numbers
-            key[:, :, :seen],
-            value[:, :, :seen],
-            attn_mask=mask,
-            scale=scaling,
-            dropout_p=dropout,
-        )
+        queries = block.reshape(b, key_heads, -1, d).contiguous()  # torch's fast kernel wants adjacent numbers
+        keys, values = key[:, :, :seen], value[:, :, :seen]
+        if shared is None:
+            attended = F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, scale=scaling, dropout_p=dropout
+            )
+        else:
+            attended = shared.attention(queries, keys, values, mask, scaling, module.layer_idx)
         out.append(attended.reshape(b, heads, -1, d))
     joined = out[0] if len(out) == 1 else torch.cat(out, dim=2)
     return joined.transpose(1, 2).contiguous(), None

@@ -48,7 +48,9 @@ class Decoder:
         """Hidden states at the last positions of `key_mask` through some layers.  [B, Q, H] -> [B, Q, H]"""
         num_queries = hidden.shape[1]
         positions = positions_of(key_mask)[:, -num_queries:]
-        mask = attention.Blocks.of(causal_mask(key_mask, num_queries), self._heads_per_key, hidden.dtype)
+        shared = cache.shared
+        own = key_mask if shared is None else key_mask[:, shared.width :]
+        mask = attention.Blocks.of(causal_mask(own, num_queries), self._heads_per_key, hidden.dtype, shared)
         rotary = self.stack.rotary_emb(hidden, positions)
         for i in layers:
             hidden = self.layers[i](

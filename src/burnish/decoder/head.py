@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from burnish.maths import exact_kl
+from burnish.maths import entropy, exact_kl
 
 # Up to this many kept tokens it is cheaper to gather their rows of the head than to multiply with all of it.
 MAX_GATHERED_ROWS = 512
@@ -38,6 +38,14 @@ def kl_of_states(hidden: Tensor, ref_hidden: Tensor, head: Tensor, temperature: 
     hidden and ref_hidden [N, H], head [V, H]  ->  [N]
     """
     return _KLOfStates.apply(hidden, ref_hidden, head, temperature)
+
+
+def entropy_of_states(hidden: Tensor, head: Tensor, kept: Tensor | None, temperature: float = 1.0) -> Tensor:
+    """Entropy over the kept set (or the whole vocabulary) at each state, differentiable in `hidden`.
+
+    hidden [N, H], head [V, H], kept [N, k] or None  ->  [N]
+    """
+    return _EntropyOfStates.apply(hidden, head, kept, temperature)
 
 
 @torch.no_grad()
@@ -89,6 +97,19 @@ def _kept_logits(hidden: Tensor, head: Tensor, kept: Tensor, temperature: float)
     return z.float().div_(temperature).masked_fill_(kept < 0, -torch.inf), rows
 
 
+def _summed_rows(weights: Tensor, head: Tensor, rows: Tensor | None, kept: Tensor | None) -> Tensor:
+    """Rows of the head, each times its weight: those gathered, or those of the kept set or the whole vocabulary.
+
+    weights [n, k or V], rows [n, k, H] or None, kept [n, k] or None  ->  [n, H]
+    """
+    weights = weights.to(head.dtype)
+    if rows is not None:
+        return (weights[:, None] @ rows).squeeze(1)
+    if kept is not None:
+        weights = weights.new_zeros(len(weights), len(head)).scatter_add_(1, _ids(kept), weights)
+    return weights @ head
+
+
 class _OfStates(torch.autograd.Function):
     """Something of each state, whose gradient in the state was formed in the forward pass and saved."""
 
@@ -123,13 +144,7 @@ class _SelectedLogprobs(_OfStates):
             logprob = z.log_softmax(-1)
             selected[chunk] = logprob.gather(1, a).squeeze(1)
             if gradient is not None:
-                p = logprob.exp_().to(head.dtype)
-                if rows is not None:
-                    expected = (p[:, None] @ rows).squeeze(1)  # [n, H]
-                else:
-                    if kept is not None:
-                        p = p.new_zeros(len(p), len(head)).scatter_add_(1, _ids(kept[chunk]), p)
-                    expected = p @ head
+                expected = _summed_rows(logprob.exp_(), head, rows, None if kept is None else kept[chunk])
                 gradient[chunk] = (head[action[chunk]] - expected).div_(temperature)
         if gradient is not None:
             ctx.save_for_backward(gradient)
@@ -154,3 +169,27 @@ class _KLOfStates(_OfStates):
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return kl
+
+
+class _EntropyOfStates(_OfStates):
+    """-sum_v p_v log p_v, in chunks of states; d/dz_v = -p_v (log p_v + entropy) / temperature."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, kept: Tensor | None, temperature: float) -> Tensor:
+        result = hidden.new_empty(len(hidden), dtype=torch.float32)
+        gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
+        for chunk in _chunks(len(hidden), head, kept, whole=False):
+            own, rows = None if kept is None else kept[chunk], None
+            if own is None:
+                z = _logits(hidden[chunk], head, temperature)  # [n, V]
+            else:
+                z, rows = _kept_logits(hidden[chunk], head, own, temperature)  # [n, k]
+            logprob = z.log_softmax(-1)
+            result[chunk] = entropy(logprob)
+            if gradient is not None:
+                p = logprob.exp()
+                of_logits = logprob.masked_fill_(p == 0, 0.0).add_(result[chunk, None]).mul_(p).neg_()
+                gradient[chunk] = _summed_rows(of_logits, head, rows, own).div_(temperature)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return result

@@ -1,7 +1,8 @@
-"""Keys and values: three small caches, one for each way in which a pass meets them.
+"""Keys and values: small caches, one for each way in which a pass meets them.
 
-A decoder layer calls `update(keys, values, layer)` and attends to what it gets back. All caches here share one
-layout, `[layers, 2, B, key_heads, S, D]` (2: keys, values), so that a batch is one tensor and a row is one slice.
+A decoder layer calls `update(keys, values, layer)` and attends to what it gets back, and to the prefix that the cache
+shares, if it has one. All caches here have one layout, `[layers, 2, B, key_heads, S, D]` (2: keys, values), so that a
+batch is one tensor and a row is one slice.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor
 
 from burnish.decoder.base_identity import BaseIdentity
+from burnish.decoder.shared_prefix import SharedPrefix
 from burnish.errors import InputError
 
 
 class Recorder:
     """Keeps what each layer computes: the first pass over prompts. They may share a beginning that was read before."""
+
+    shared: SharedPrefix | None = None
 
     def __init__(self, beginning: Tensor | None = None) -> None:
         self.beginning = beginning  # [layers, 2, key_heads, S, D]
@@ -40,6 +44,8 @@ class Recorder:
 class FixedPrefix:
     """A prefix that every pass reads and none changes: scoring and training."""
 
+    shared: SharedPrefix | None = None
+
     def __init__(self, prefix: Tensor, first_layer: int) -> None:
         self.prefix = prefix
         self.first_layer = first_layer
@@ -51,12 +57,26 @@ class FixedPrefix:
         return torch.cat([prefix_keys, keys], dim=2), torch.cat([prefix_values, values], dim=2)
 
 
-class GrowingCache:
-    """Room for the whole response, reserved once: decoding writes each new token in place and reads a view."""
+class OwnKeys:
+    """Behind a prefix that several sequences share, each has only its own keys: scoring and training."""
 
-    def __init__(self, room: Tensor, filled: int) -> None:
+    def __init__(self, shared: SharedPrefix) -> None:
+        self.shared = shared
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
+        return keys, values
+
+
+class GrowingCache:
+    """Room for the whole response, reserved once: decoding writes each new token in place and reads a view.
+
+    The prompts' prefix stands at its beginning, unless several sequences share it.
+    """
+
+    def __init__(self, room: Tensor, filled: int, shared: SharedPrefix | None = None) -> None:
         self.room = room
         self.filled = filled
+        self.shared = shared
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
         end = self.filled + keys.shape[2]
@@ -69,8 +89,9 @@ class GrowingCache:
         self.filled += num_tokens
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Forgets the sequences that are finished."""
+        """Forgets the sequences that are finished.  rows [B] bool"""
         self.room = self.room[:, :, rows]
+        self.shared = None if self.shared is None else self.shared.keep(rows)
 
 
 class PromptCache:

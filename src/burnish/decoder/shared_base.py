@@ -7,8 +7,9 @@ the frozen part does once. decoder.py knows how the model itself is walked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 from burnish.decoder import fast_linear
 from burnish.decoder.base_identity import BaseIdentity, adapter_of
 from burnish.decoder.decoder import Decoder
-from burnish.decoder.key_values import FixedPrefix, GrowingCache, PromptCache, Recorder
+from burnish.decoder.key_values import GrowingCache, PromptCache, Recorder
 from burnish.decoder.shared_context import SharedContext
+from burnish.decoder.shared_prefix import SharedPrefix
 from burnish.errors import InputError
 from burnish.sa_pairs.table import SAPairs
 
@@ -72,6 +74,11 @@ class SharedBase:
     @property
     def in_half_precision(self) -> bool:
         return self.decoder.number_bytes < 4
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether sequences can read one copy of a prefix: torch's attention on CPUs gives what that needs."""
+        return self.device.type == "cpu"
 
     @property
     def prompt_cache(self) -> PromptCache:
@@ -165,7 +172,7 @@ class SharedBase:
         """The adapter's hidden state before each response token, ready for a head.  -> [B, T, H]"""
         decoder = self.decoder
         hidden = decoder.embed(context.suffix_ids) if context.trunk is None else context.trunk
-        cache = FixedPrefix(context.prefix, self.trunk_depth)
+        cache = context.cache(self.trunk_depth)
         self.take_role(adapter)
         hidden = decoder.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth, self.num_layers))
         return decoder.norm(hidden[:, -context.response.shape[1] :])
@@ -186,31 +193,47 @@ class SharedBase:
 
     @torch.no_grad()
     def read_prompts(self, prompt_ids: Tensor, prompt_mask: Tensor, room: int) -> GrowingCache:
-        """The base's keys and values of the shared prefix, with room for `room` more tokens behind it."""
+        """The base's keys and values of the prefixes, with room for `room` more tokens of each sequence. Those that
+        several sequences begin with are there once.
+        """
         start = self.suffix_start(prompt_ids.shape[1])
         prefixes = [tuple(i[m].tolist()) for i, m in zip(prompt_ids[:, :start], prompt_mask[:, :start], strict=True)]
         entries = self.prompt_cache.lookup(prefixes, self._prefill, self.beginning) if start else []
-        batch = prompt_ids.shape[0]
-        cache = self.head.new_zeros(self.num_layers, 2, batch, *self.decoder.key_shape(start + room))
-        for row, entry in enumerate(entries):
-            cache[:, :, row, :, start - entry.shape[3] : start] = entry
-        return GrowingCache(cache, filled=start)
+        rows = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
+        if start == 0 or len(rows) == len(prefixes) or not self.shares_prefixes:
+            cache = self._room(len(prefixes), start + room)
+            _write(cache, entries, start)
+            return GrowingCache(cache, filled=start)
+        shared = self._room(len(rows), start)
+        _write(shared, dict(zip(prefixes, entries, strict=True)).values(), start)
+        lengths = torch.tensor([len(prefix) for prefix in rows])
+        key_mask = torch.arange(start) >= start - lengths[:, None]  # [prompts, start]
+        prefix = SharedPrefix(shared, torch.tensor([rows[p] for p in prefixes]), key_mask)
+        return GrowingCache(self._room(len(prefixes), room), filled=0, shared=prefix)
+
+    def _room(self, batch: int, width: int) -> Tensor:
+        """[layers, 2, B, key_heads, width, D]"""
+        return self.head.new_zeros(self.num_layers, 2, batch, *self.decoder.key_shape(width))
+
+    def prefix_of(self, cache: GrowingCache, start: int) -> tuple[Tensor, Tensor | None]:
+        """What a cache holds of the prefix in the layers above the trunk, and which row of it each sequence reads."""
+        if cache.shared is None:
+            return cache.room[self.trunk_depth :, ..., :start, :], None
+        return cache.shared.entries[self.trunk_depth :], cache.shared.rows
 
     @torch.no_grad()
     def build_context(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor) -> SharedContext:
         """The shared context of sequences that were not generated just now."""
         start = self.suffix_start(prompt_ids.shape[1])
         cache = self.read_prompts(prompt_ids, prompt_mask, room=prompt_ids.shape[1] - start + response.shape[1])
-        context = SharedContext(
-            prompt_ids, prompt_mask, response, start, prefix=cache.room[self.trunk_depth :, ..., :start, :], trunk=None
-        )
+        prefix, prefix_rows = self.prefix_of(cache, start)
+        context = SharedContext(prompt_ids, prompt_mask, response, start, prefix, trunk=None, prefix_rows=prefix_rows)
         if self.trunk_depth == 0:
             return context
         self.take_role(None)
-        decoder = self.decoder
-        hidden = decoder.embed(context.suffix_ids)
-        trunk = decoder.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth))
-        return SharedContext(prompt_ids, prompt_mask, response, start, context.prefix.clone(), trunk)
+        hidden = self.decoder.embed(context.suffix_ids)
+        trunk = self.decoder.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth))
+        return replace(context, prefix=prefix.clone(), trunk=trunk)  # without the layers of the trunk
 
     @property
     def activation_bytes(self) -> int:
@@ -275,6 +298,12 @@ class SharedBase:
             entries += [recorder.row(row, len(t)) for row, t in enumerate(chunk)]
             self.num_prompt_tokens_read += sum(map(len, chunk))
         return entries
+
+
+def _write(cache: Tensor, entries: Iterable[Tensor], start: int) -> None:
+    """Prefixes into their rows, up to column `start`."""
+    for row, entry in enumerate(entries):
+        cache[:, :, row, :, start - entry.shape[3] : start] = entry
 
 
 def shared_beginning(sequences: Sequence[Sequence[int]]) -> list[int]:

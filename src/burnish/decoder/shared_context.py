@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from burnish.decoder.key_values import FixedPrefix, OwnKeys
+from burnish.decoder.shared_prefix import SharedPrefix
+
 
 @dataclass(frozen=True, eq=False)
 class SharedContext:
@@ -25,11 +28,13 @@ class SharedContext:
     start: int
     """First prompt column of the suffix."""
     prefix: Tensor
-    """[layers above the trunk, 2, B, key_heads, start, D] keys and values."""
+    """[layers above the trunk, 2, B, key_heads, start, D] keys and values; fewer rows where `prefix_rows` says so."""
     trunk: Tensor | None
     """[B, P - start + T - 1, H] hidden states after the adapter-free lower layers; None: there are none."""
     reference: Tensor | None = None
     """[B, T, H] the reference's state before each response token; None: nothing in training needs it."""
+    prefix_rows: Tensor | None = None
+    """[B] which row of `prefix` each sequence reads, where some read the same one; None: each its own."""
 
     @property
     def suffix_ids(self) -> Tensor:
@@ -47,21 +52,36 @@ class SharedContext:
         held = (self.prefix, self.trunk, self.reference)
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
-    def rows(self, rows: Tensor, prompt_width: int, response_width: int) -> SharedContext:
+    def rows(self, rows: Tensor, prompt_width: int | None, response_width: int) -> SharedContext:
         """Some sequences, cut to the widths they need: left columns of the prompt, right columns of the response."""
+        prompt_width = int(self.prompt_mask[rows].sum(1).max()) if prompt_width is None else prompt_width
         cut = self.prompt_ids.shape[1] - prompt_width
         start = max(self.start - cut, 0)
         suffix_cut = max(cut - self.start, 0)  # only in sequence scope does the cut reach into the suffix
         suffix_width = prompt_width - start + response_width - 1
+        used, prefix_rows = rows, None
+        if self.prefix_rows is not None:
+            used, prefix_rows = self.prefix_rows[rows].unique(return_inverse=True)
+            if len(used) == len(rows) or start == 0:
+                used, prefix_rows = self.prefix_rows[rows], None
         return SharedContext(
             prompt_ids=self.prompt_ids[rows, cut:],
             prompt_mask=self.prompt_mask[rows, cut:],
             response=self.response[rows, :response_width],
             start=start,
-            prefix=self.prefix[:, :, rows, :, self.start - start :],
+            prefix=self.prefix[:, :, used, :, self.start - start :],
             trunk=None if self.trunk is None else self.trunk[rows, suffix_cut : suffix_cut + suffix_width],
             reference=None if self.reference is None else self.reference[rows, :response_width],
+            prefix_rows=prefix_rows,
         )
+
+    def cache(self, first_layer: int) -> FixedPrefix | OwnKeys:
+        """The prefix as the layers from `first_layer` on read it."""
+        if self.prefix_rows is None:
+            return FixedPrefix(self.prefix, first_layer)
+        masks = self.prompt_mask.new_zeros(self.prefix.shape[2], self.start)
+        masks[self.prefix_rows] = self.prompt_mask[:, : self.start]
+        return OwnKeys(SharedPrefix(self.prefix, self.prefix_rows, masks, first_layer))
 
 
 def positions_of(key_mask: Tensor) -> Tensor:

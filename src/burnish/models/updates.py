@@ -37,6 +37,8 @@ class Items(Generic[Pass]):
     """Some of them as one pass."""
     name_of: Callable[[int], str]
     """One of them, for an error."""
+    shared: Sequence[int] | None = None
+    """What each item's first part belongs to: items with the same number share it. None: each has its own."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Updates:
     def _passes(self, batch: Batch[Pass]) -> Iterator[tuple[Items[Pass], list[int]]]:
         budget = self._activation_bytes // self.role.base.activation_bytes
         for items in batch.items:
-            for chosen in cut(items.sizes, budget, self._most_in_a_pass):
+            for chosen in cut(items.sizes, budget, self._most_in_a_pass, items.shared):
                 yield items, chosen
 
     def _backward(self, given: Pass, weight: float, loss_of: LossOf[Pass]) -> Sums:
@@ -149,22 +151,51 @@ class Updates:
             self.optimizer.zero_grad()
 
 
-def cut(sizes: Sequence[Sequence[float]], budget: float, most: int | None = None) -> Iterator[list[int]]:
+def cut(
+    sizes: Sequence[Sequence[float]], budget: float, most: int | None = None, shared: Sequence[int] | None = None
+) -> Iterator[list[int]]:
     """Groups of items that share a pass: neighbours in size, whose padded size stays within the budget (or one item).
 
-    The largest come first: what follows fits into the memory that they leave.
+    The largest come first: what follows fits into the memory that they leave. Items whose first part is `shared` stay
+    together as far as the limits allow, and it counts once for them.
     """
-    order = sorted(range(len(sizes)), key=lambda item: sum(sizes[item]), reverse=True)
-    group: list[int] = []
-    for item in order:
-        grown = [*group, item]
-        padded = len(grown) * sum(map(max, zip(*(sizes[i] for i in grown), strict=True)))
-        if group and (padded > budget or len(group) == most):
-            yield group
-            grown = [item]
+    group: list[list[int]] = []
+    for bundle in sorted(_bundles(sizes, budget, most, shared), key=lambda b: _padded([b], sizes), reverse=True):
+        grown = [*group, bundle]
+        if group and not _fits(grown, sizes, budget, most):
+            yield [item for bundle in group for item in bundle]
+            grown = [bundle]
         group = grown
     if group:
-        yield group
+        yield [item for bundle in group for item in bundle]
+
+
+def _bundles(
+    sizes: Sequence[Sequence[float]], budget: float, most: int | None, shared: Sequence[int] | None
+) -> list[list[int]]:
+    """Items that share their first part, cut where they would not fit into one pass."""
+    if shared is None:
+        return [[item] for item in range(len(sizes))]
+    bundles: list[list[int]] = []
+    last: dict[int, list[int]] = {}
+    for item, owner in enumerate(shared):
+        bundle = last.get(owner)
+        if bundle is not None and _fits([[*bundle, item]], sizes, budget, most):
+            bundle.append(item)
+            continue
+        last[owner] = [item]
+        bundles.append(last[owner])
+    return bundles
+
+
+def _fits(bundles: list[list[int]], sizes: Sequence[Sequence[float]], budget: float, most: int | None) -> bool:
+    return _padded(bundles, sizes) <= budget and (most is None or sum(map(len, bundles)) <= most)
+
+
+def _padded(bundles: list[list[int]], sizes: Sequence[Sequence[float]]) -> float:
+    """Size of a pass: every part as large as the largest; the first once for each bundle."""
+    own, *others = map(max, zip(*(sizes[item] for bundle in bundles for item in bundle), strict=True))
+    return len(bundles) * own + sum(map(len, bundles)) * sum(others)
 
 
 def means_of(outcomes: Sequence[Sums]) -> dict[str, float]:

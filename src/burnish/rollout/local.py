@@ -37,12 +37,13 @@ class LocalEngine:
         start = base.suffix_start(prompt_ids.shape[1])
         num_suffix = prompt_ids.shape[1] - start
         cache = base.read_prompts(prompt_ids, prompt_mask, room=num_suffix + max_new_tokens)
-        prefix = cache.room[base.trunk_depth :, ..., :start, :].clone()
+        prefix, prefix_rows = base.prefix_of(cache, start)
+        prefix = prefix.clone()  # without the layers of the trunk, and without the room for the response
         tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.head, base.trunk_depth > 0, sampler)
         stop = torch.tensor(list(base.stop_ids if stop_ids is None else stop_ids), device=base.device)
         base.take_role(speaker.adapter)
         _decode(base, prompt_ids[:, start:], prompt_mask, cache, tape, sampler, generator, stop)
-        return tape.rollout(prompt_ids, prompt_mask, start, prefix)
+        return tape.rollout(prompt_ids, prompt_mask, start, prefix, prefix_rows)
 
 
 def _decode(
@@ -115,7 +116,9 @@ class _Tape:
             self.widest = max(self.widest, size)
             self.kept[rows, t, :size] = sampled.kept[alive]
 
-    def rollout(self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor) -> Rollout:
+    def rollout(
+        self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, prefix_rows: Tensor | None
+    ) -> Rollout:
         width = int(self.mask.sum(1).max())  # no column that nobody reached
         kept = self.kept[:, :width, : self.widest] if self.widest else None
         trunk = None if self.trunk is None else self.trunk[:, : self.num_suffix + width - 1]
@@ -130,5 +133,5 @@ class _Tape:
             entropy=self.entropy[:, :width],
             kept=kept,
             states=self.states[:, :width],
-            context=SharedContext(prompt_ids, prompt_mask, action, start, prefix, trunk),
+            context=SharedContext(prompt_ids, prompt_mask, action, start, prefix, trunk, prefix_rows=prefix_rows),
         )

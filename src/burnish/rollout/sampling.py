@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -70,6 +72,25 @@ class Sampler:
         width = int(stays.sum(1).max())
         z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
         return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
+
+
+@dataclass(frozen=True)
+class Begun(Sampler):
+    """A sampler for one batch whose responses begin with given tokens; what comes after them is drawn."""
+
+    tokens: Tensor | None = None
+    """[B, T] -1 where nothing is given."""
+    _calls: Iterator[int] = field(default_factory=count)
+
+    def __call__(
+        self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
+    ) -> Sampled:
+        sampled = super().__call__(logits, generator, numbers)
+        position = next(self._calls)
+        if self.tokens is None or numbers is None or position >= self.tokens.shape[1]:
+            return sampled
+        given = self.tokens[numbers, position]
+        return replace(sampled, action=torch.where(given >= 0, given, sampled.action))
 
 
 def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:

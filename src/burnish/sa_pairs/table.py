@@ -40,6 +40,8 @@ class SAPairs(Sequence[dict[str, Any]]):
     """[B] bool: the response ended in a stop token. None: not known."""
     context: SharedContext | None = None
     """What the frozen base already computed for these sequences, for the models to start from."""
+    critic_context: SharedContext | None = None
+    """The same for a value model that reads more than the policy does. None: it reads what the policy reads."""
     policy_version: int | None = None
     """How many updates the policy had seen when it generated them. None: not known."""
     response_numbers: list[int] | None = None
@@ -114,6 +116,7 @@ class SAPairs(Sequence[dict[str, Any]]):
             kept=None if self.kept is None else self.kept[rows, :width],
             finished=None if self.finished is None else self.finished[rows],
             context=None if self.context is None else self.context.rows(rows, prompt_width, width),
+            critic_context=None if self.critic_context is None else self.critic_context.rows(rows, None, width),
             response_numbers=[self.numbers[row] for row in rows.tolist()],
             prompt_numbers=[self.groups[row] for row in rows.tolist()],
         )
