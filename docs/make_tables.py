@@ -1,7 +1,7 @@
 """Writes what the docs take from elsewhere:  python docs/make_tables.py
 
-docs/config.md and docs/metrics.md from the code; in README, docs/performance.md and docs/results.md the tables between
-`<!-- results: NAME -->` and `<!-- end -->` from benchmarks/results/NAME.json, as the benchmarks left them.
+docs/config.md, docs/metrics.md and the table of docs/recipes.md from the code; in README and other pages the tables
+between `<!-- results: NAME -->` and `<!-- end -->` from benchmarks/results/NAME.json, as the benchmarks left them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from burnish.config.documentation import config_page
+from burnish.config.documentation import config_page, recipes_table
 from burnish.ppo.meanings import metrics_page
 
 ROOT = Path(__file__).parent.parent
@@ -290,7 +290,15 @@ def with_results(page: str) -> str:
     return re.sub(r"<!-- results: (\w+) -->.*?<!-- end -->", made, (ROOT / page).read_text(), flags=re.DOTALL)
 
 
+def recipes_page() -> str:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    return re.sub(
+        r"<!-- recipes -->.*?<!-- end -->", f"<!-- recipes -->\n{recipes_table()}\n<!-- end -->", page, flags=re.DOTALL
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/recipes.md": recipes_page,
     "docs/config.md": config_page,
     "docs/metrics.md": metrics_page,
     "docs/performance.md": partial(with_results, "docs/performance.md"),

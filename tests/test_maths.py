@@ -111,6 +111,70 @@ def test_ppo_clip_loss_by_hand():
     close(maths.ppo_clip_loss(ratio, advantage, 0.2), [[-1.2, -0.5, 1.5, 0.8]])
 
 
+def test_the_clips_upper_side_and_the_dual_clip_by_hand():
+    ratio, advantage = tensor([[1.5, 0.5, 4.0]]), tensor([[1.0, 1.0, -1.0]])
+    # upper side 0.28: -1 * 1.28; 0.5 is worse than 1 - 0.2, so it stays; -A * 4 = 4, which nothing bounds
+    close(maths.ppo_clip_loss(ratio, advantage, 0.2, 0.28), [[-1.28, -0.5, 4.0]])
+    # at 3 times the advantage it is bounded
+    close(maths.ppo_clip_loss(ratio, advantage, 0.2, 0.28, dual_clip=3.0), [[-1.28, -0.5, 3.0]])
+
+
+def test_dppo_drops_what_has_moved_far_enough_by_hand():
+    old = tensor([[0.5, 0.5, 0.5, 0.5, 0.001]]).log()
+    new = tensor([[0.8, 0.8, 0.2, 0.2, 0.1]]).log()
+    advantage = tensor([[1.0, -1.0, 1.0, -1.0, 1.0]])
+    # 0.3 up is beyond 0.2, wanted (dropped) or not; 0.3 down likewise; 0.001 to 0.1 is a ratio of 100, and still kept
+    keeps = maths.dppo_keeps(new, old, advantage, 0.2, 0.2)
+    assert keeps.tolist() == [[False, True, True, False, True]]
+    assert maths.dppo_keeps(new, old, advantage, 0.2, 0.35).tolist() == [[True, True, True, False, True]]
+
+
+def test_cispo_clips_the_weight_and_keeps_the_gradient():
+    logprob = tensor([[0.5, 0.2]]).log().requires_grad_()
+    ratio = tensor([[2.0, 0.5]])
+    loss = maths.cispo_loss(logprob, ratio, tensor([[3.0, -1.0]]), 0.2, 0.3)
+    close(loss.detach(), [[-1.3 * 3 * math.log(0.5), 0.8 * math.log(0.2)]])
+    loss.sum().backward()
+    close(logprob.grad, [[-3.9, 0.8]])
+
+
+def test_the_sequence_ratio_is_the_geometric_mean():
+    old = torch.zeros(2, 3)
+    new = tensor([[2.0, 4.0, 1.0], [9.0, 100.0, 100.0]]).log()
+    # (2 * 4 * 1) ** (1/3) = 2; the second response has one token
+    close(maths.sequence_ratio(new, old, MASK), [[2.0, 2.0, 2.0], [9.0, 9.0, 9.0]])
+
+
+def test_groups_by_hand():
+    x, group = tensor([1.0, 5.0, 3.0, 6.0, 2.0]), tensor([7, 7, 3, 7, 3])
+    close(maths.group_mean(x, group), [4.0, 4.0, 2.5, 4.0, 2.5])  # (1 + 5 + 6) / 3, (3 + 2) / 2
+    close(maths.leave_one_out_mean(x, group), [5.5, 3.5, 2.0, 3.0, 3.0])
+    # 7: squares 9 + 1 + 4 = 14, / 2; 3: 0.25 + 0.25, / 1
+    close(maths.group_std(x, group), [7**0.5, 7**0.5, 0.5**0.5, 7**0.5, 0.5**0.5])
+
+
+def test_a_response_that_is_alone_is_its_own_baseline():
+    x, group = tensor([1.0, 5.0, 4.0]), tensor([0, 1, 1])
+    close(maths.leave_one_out_mean(x, group), [1.0, 4.0, 5.0])
+    close(maths.group_std(x, group)[0], 0.0)
+
+
+def test_tether_weight_by_hand():
+    returns, baseline = tensor([[1.0, 2.0, 9.0], [3.0, 9.0, 9.0]]), torch.zeros(2, 3)
+    # a critic that says half of everything... over real tokens 0.5, 1, 4.5, 1.5: sum(r v) / sum(v v) = 2, and 1 is most
+    assert maths.tether_weight(returns, returns / 2, baseline, MASK) == 1.0
+    # twice everything: 1 / 2. What is outside the mask does not count.
+    value = tensor([[2.0, 4.0, 18.0], [6.0, 0.0, -50.0]])
+    assert maths.tether_weight(returns, value, baseline, MASK) == pytest.approx(0.5)
+    assert maths.tether_weight(returns, -value, baseline, MASK) == 0.0
+    assert maths.tether_weight(returns, baseline, baseline, MASK) == 0.0  # there is nothing to mix
+
+
+def test_bounds_by_hand():
+    # atan(1) = pi / 4: three quarters of the way
+    close(maths.bounded(tensor([0.0, 1.0, -1e9, 1e9]), -1.0, 3.0), [1.0, 2.0, -1.0, 3.0])
+
+
 def test_value_loss_by_hand():
     # v = 2, R = 1, old 1.0: unclipped (2-1)^2 = 1; clipped to 1.2: 0.04; the larger one, halved: 0.5
     # v = 0.5, R = 1, old 2.0: unclipped 0.25; clipped to 1.8: 0.64; halved: 0.32

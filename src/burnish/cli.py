@@ -175,6 +175,22 @@ def evaluate(
 
 
 @app.command()
+def credit(
+    run: Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")],
+    prompts: Annotated[int, typer.Option(min=2, help="held-out prompts, one response each")] = 16,
+    positions: Annotated[int, typer.Option(min=1, help="tokens of each response")] = 4,
+    continuations: Annotated[int, typer.Option(min=2, help="from the state before and after each of them")] = 16,
+    trust: Trust = False,
+) -> None:
+    """How far the credit of tokens may be trusted: against what continuations from each state really earn."""
+    _there(run)
+    with _starting():
+        from burnish.stages.credit import measure_run
+
+    measure_run(console, run, prompts, positions, continuations, trust)
+
+
+@app.command()
 def report(
     run: Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")],
     output: Annotated[str | None, typer.Option(help="file to write; default: report.html in the run folder")] = None,
@@ -250,11 +266,15 @@ def generate(
 @app.command()
 def config(
     key: Annotated[str | None, typer.Argument(help="a key, or a part of its name; without it, all")] = None,
+    recipe: Annotated[str | None, typer.Option(help="what `recipe: NAME` sets, as lines for a config")] = None,
 ) -> None:
     """Every key of a config file: its default, meaning, usual range and effect."""
-    from burnish.config.documentation import field_lines
+    from burnish.config.documentation import field_lines, recipe_lines
     from burnish.errors import InputError, nearest
 
+    if recipe is not None:
+        console.print(_safe(recipe_lines(recipe)), highlight=False, soft_wrap=True)
+        return
     sections = field_lines()
     known = [name for lines in sections.values() for name, _, _ in lines]
     wanted = [name for name in known if key in (None, name)] or [name for name in known if str(key).lower() in name]

@@ -75,6 +75,22 @@ def kl_adjusted_rewards(kl: Tensor, score: Tensor, mask: Tensor, kl_coef: float)
     return reward + last * score[:, None]
 
 
+def combined_scores(scores: Tensor, combine: str, caution: float) -> Tensor:
+    """What M judges say together: their mean, the lowest (worst), or mean - caution * variance (cautious).
+    [M, B] -> [B]
+    """
+    if combine == "worst":
+        return scores.amin(0)
+    return scores.mean(0) - (caution * scores.var(0, correction=0) if combine == "cautious" else 0.0)
+
+
+def overlong(lengths: Tensor, longest: int, tokens: int) -> Tensor:
+    """0 for responses that leave `tokens` of the longest length free, then linearly up to 1 for the longest.
+    [B] int -> [B]
+    """
+    return ((lengths - (longest - tokens)) / tokens).clamp(0.0, 1.0)
+
+
 def adapted_kl_coef(kl_coef: float, kl: float, target: float, num_sequences: int, horizon: int) -> float:
     """kl_coef * (1 + clip(kl / target - 1, -0.2, 0.2) * n / horizon): drifts until the measured KL meets its target."""
     error = min(max(kl / target - 1.0, -0.2), 0.2)
@@ -123,6 +139,40 @@ def explained_variance(prediction: Tensor, target: Tensor, mask: Tensor) -> Tens
     return torch.where(spread > 1e-10 * masked_mean(target**2, mask), explained, torch.zeros_like(spread))
 
 
+# ------------------------------------------------------------------------------------- several responses per prompt
+
+
+def group_mean(x: Tensor, group: Tensor) -> Tensor:
+    """Mean of each response's group.  [B], [B] int -> [B]"""
+    return _group_sums(x, group) / _group_sums(torch.ones_like(x), group)
+
+
+def leave_one_out_mean(x: Tensor, group: Tensor) -> Tensor:
+    """Mean of the others in each response's group; its own x where there are no others.  [B], [B] int -> [B]"""
+    others = _group_sums(torch.ones_like(x), group) - 1
+    return torch.where(others > 0, (_group_sums(x, group) - x) / others.clamp(min=1), x)
+
+
+def group_std(x: Tensor, group: Tensor) -> Tensor:
+    """Unbiased standard deviation of each response's group; 0 where it is alone.  [B], [B] int -> [B]"""
+    squares = _group_sums((x - group_mean(x, group)) ** 2, group)
+    return (squares / (_group_sums(torch.ones_like(x), group) - 1).clamp(min=1)).sqrt()
+
+
+def _group_sums(x: Tensor, group: Tensor) -> Tensor:
+    _, number = group.unique(return_inverse=True)
+    return x.new_zeros(int(number.max()) + 1).index_add_(0, number, x)[number]
+
+
+def tether_weight(returns: Tensor, value: Tensor, baseline: Tensor, mask: Tensor) -> float:
+    """How much of the critic a baseline needs: the w in [0, 1] with the least squared error of
+    returns - ((1 - w) * baseline + w * value) over real tokens.  [B, T] each
+    """
+    error, step = (returns - baseline) * mask, (value - baseline) * mask
+    squares = float((step * step).sum())
+    return min(max(float((error * step).sum()) / squares, 0.0), 1.0) if squares else 0.0
+
+
 # -------------------------------------------------------------------------------------------------------- losses
 
 
@@ -131,10 +181,41 @@ def policy_ratio(logprob: Tensor, old_logprob: Tensor) -> Tensor:
     return (logprob - old_logprob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
-def ppo_clip_loss(ratio: Tensor, advantage: Tensor, clip_epsilon: float) -> Tensor:
-    """max(-A * ratio, -A * clip(ratio, 1 - eps, 1 + eps))  (Schulman et al. 2017, eq. 7).  [B, T] -> [B, T]"""
-    clipped = ratio.clamp(1.0 - clip_epsilon, 1.0 + clip_epsilon)
-    return torch.maximum(-advantage * ratio, -advantage * clipped)
+def sequence_ratio(logprob: Tensor, old_logprob: Tensor, mask: Tensor) -> Tensor:
+    """The geometric mean of a response's ratios, the same for all its tokens (GSPO).  [B, T] -> [B, T]"""
+    mean = ((logprob - old_logprob) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return mean.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().expand_as(logprob)
+
+
+def ppo_clip_loss(
+    ratio: Tensor, advantage: Tensor, low: float, high: float | None = None, dual_clip: float | None = None
+) -> Tensor:
+    """max(-A * ratio, -A * clip(ratio, 1 - low, 1 + high))  (Schulman et al. 2017, eq. 7).  [B, T] -> [B, T]
+
+    `high` is `low` unless given. `dual_clip` c bounds the loss of tokens with A < 0 by -A * c (Ye et al. 2020).
+    """
+    clipped = ratio.clamp(1.0 - low, 1.0 + (low if high is None else high))
+    loss = torch.maximum(-advantage * ratio, -advantage * clipped)
+    if dual_clip is None:
+        return loss
+    return torch.where(advantage < 0, torch.minimum(loss, -advantage * dual_clip), loss)
+
+
+def dppo_keeps(logprob: Tensor, old_logprob: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+    """False where a token's probability has already moved far enough the way its advantage asks: by more than `high`
+    up, or `low` down (DPPO). Unlike the ratio's, the limit does not depend on how rare the token is.
+    [B, T] -> [B, T] bool
+    """
+    moved = logprob.exp() - old_logprob.exp()
+    return ~(((advantage > 0) & (moved > high)) | ((advantage < 0) & (moved < -low)))
+
+
+def cispo_loss(logprob: Tensor, ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+    """-clip(ratio, 1 - low, 1 + high) * A * log pi, the clipped ratio a constant (CISPO).  [B, T] -> [B, T]
+
+    No token loses its gradient: the clip bounds how much it counts.
+    """
+    return -ratio.clamp(1.0 - low, 1.0 + high).detach() * advantage * logprob
 
 
 def value_mse_loss(value: Tensor, returns: Tensor, old_value: Tensor, value_clip: float | None) -> Tensor:
@@ -155,6 +236,11 @@ def entropy(logprobs: Tensor) -> Tensor:
     """- sum(p log p); entries of -inf carry no mass.  [..., V] -> [...]"""
     p = logprobs.exp()
     return -(p * logprobs.masked_fill(p == 0, 0.0)).sum(-1)
+
+
+def bounded(x: Tensor, low: float, high: float) -> Tensor:
+    """low + (high - low) * (1/2 + atan(x) / pi): any number into a range, 0 to its middle.  [...] -> [...]"""
+    return low + (high - low) * (0.5 + torch.atan(x) / torch.pi)
 
 
 def linear_decay(step: int, num_steps: int) -> float:

@@ -21,7 +21,7 @@ import yaml
 
 from burnish import BurnishError, DivergedError, InputError, PPOTrainer, cli, maths
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
-from burnish.data import Demonstration, Preference
+from burnish.data import Demonstration, Preference, Prompt
 from burnish.models.adapter_files import save_to_run
 from burnish.models.updates import Updates
 from burnish.rewards import python
@@ -127,7 +127,7 @@ def steps_of(config: TrainConfig, given: Any) -> Seen:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Updates, "_backward", counted)
-        trainer.train(PROMPTS, on_step)
+        trainer.train([Prompt(p, reference=f"after {p}") for p in PROMPTS], on_step)
     if config.top_k == 0:  # whatever else was set, the policy starts as its reference
         assert numbers["1 kl"].abs().max() < 1e-4
     dropout = trainer.base.peft_model.peft_config["policy"].lora_dropout
@@ -322,6 +322,7 @@ RUN = {
     "num_eval_prompts": in_run(3, "held out"),
 }
 TRAIN = MODEL | RUN | {
+    "recipe": seen("tether", "1 prompts", "1 advantage"),
     # ---- start
     "sft": seen("sft", "start", "1 action"),
     "value_from_reward": seen(True, "start", "1 value", reward=[{"kind": "model", "path": "reward"}]),
@@ -344,24 +345,41 @@ TRAIN = MODEL | RUN | {
     "kl_estimator": both(*(seen(e, "1 policy", "2 kl", kl_in="loss", kl_estimator="k2") for e in ("k3", "exact"))),
     "adaptive_kl_target": seen(0.5, "2 reward", adaptive_kl_horizon=10),
     "adaptive_kl_horizon": seen(10, "2 reward", adaptive_kl_target=0.5),
+    "reward_against": seen("start", "1 reward"),
+    "reward_shape": seen("sigmoid", "1 reward", reward_against="start"),
+    "reward_clip": seen(0.1, "1 reward"),
+    "overlong_tokens": seen(2, "1 reward"),
+    "overlong_penalty": seen(0.5, "1 reward", overlong_tokens=2),
     "stop_token_penalty": seen(1.0, "1 reward"),
     "whiten_rewards": seen(True, "1 reward"),
     # ---- credit
     "gamma": seen(0.8, "1 advantage", "1 returns", "2 td_error"),
     "lam": seen(0.5, "1 advantage"),
+    "baseline": seen("tether", "1 advantage", responses_per_prompt=2),
     "value_target": seen("gae", "1 returns"),
+    "value_lam": seen(0.5, "1 returns", value_target="gae"),
+    "value_range": seen((-1.0, 2.0), "1 value"),
+    "value_reads_reference": seen(True, "1 value model", "2 value"),
     # ---- update
     "whiten_advantages": seen(False, "1 policy"),
     "steps": seen(3, "2 value model", "2 policy"),  # over which the learning rates decay
     "lr_schedule": seen("constant", "2 value model", "2 policy"),
     "batch_size": seen(8, "1 prompts"),
+    "responses_per_prompt": seen(2, "1 prompts"),
+    "value_epochs": seen(3, "1 value model"),
+    "value_warmup_epochs": seen(3, "1 value model", value_warmup_steps=1),
+    "policy_loss": both(*(seen(kind, "1 policy") for kind in ("dppo", "cispo", "sequence"))),
+    "clip_high": seen(0.01, "1 policy"),
+    "dual_clip": seen(1.01, "1 policy"),
+    "entropy_coef": seen(0.5, "1 policy"),
+    "aggregate": both(*(seen(way, "1 policy", max_new_tokens=40, batch_size=8) for way in ("sequences", "constant"))),
     "mini_batch_size": seen(2, "1 value model", "1 policy"),
     "epochs": seen(3, "1 value model", "1 policy"),
     "learning_rate": both(seen(5e-3, "1 policy"), seen(5e-3, "1 policy", lr_schedule="constant")),
     "value_learning_rate": both(seen(5e-3, "1 value model"), seen(5e-3, "1 value model", lr_schedule="constant")),
     "clip_epsilon": seen(0.05, "1 policy"),
     "value_clip": seen(0.01, "1 value model"),
-    "value_warmup_steps": seen(1, "1 policy"),
+    "value_warmup_steps": seen(1, "1 value model", "1 policy"),  # in which nothing is clipped
     "target_kl_stop": seen(0.001, "1 policy"),
     "max_grad_norm": seen(0.1, "1 value model", "1 policy"),
     "max_kl": a_policy_that_runs_away,

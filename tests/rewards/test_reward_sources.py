@@ -428,7 +428,7 @@ def test_names_of_parts_are_unique():
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"kind": "modl", "path": "x"}, "reward, part 1: kind is one of model, rule, .*got 'modl'"),
+        ({"kind": "modl", "path": "x"}, "reward, part 1: kind is one of model, ensemble, rule, .*got 'modl'"),
         ({"kind": "http", "url": "ftp://x"}, "reward, part 1: url: 'ftp://x' is no address such as https://host/path"),
         ({"kind": "http", "url": "http:///nowhere"}, "reward, part 1: url: .*is no address such as"),
         ({"kind": "http", "url": "http://[::1/x"}, "reward, part 1: url: .*is not an address"),

@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 
 from burnish.data import problem_with
-from burnish.data.records import messages_of, place_of, prompt_key
+from burnish.data.records import messages_of, place_of, prompt_key, reference_of
 from burnish.errors import InputError, count, some_of
 
 MOST_KNOWN = 100_000  # prompts whose tokens are kept: some hundred bytes each
@@ -90,6 +90,22 @@ class PromptEncoder:
         """Token ids of answers that people wrote, each ended by the stop token and cut to max_new_tokens."""
         encoded = [list(self.tokenizer(a, add_special_tokens=False)["input_ids"]) for a in answers]
         return [[*ids, stop_id][: self.max_new_tokens] for ids in encoded]
+
+    def encode_beside_references(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each prompt behind its reference answer: what a critic may read, and the policy may not."""
+        encoded = []
+        for number, (prompt, ids) in enumerate(zip(prompts, self.encode(prompts), strict=True)):
+            name = place_of(prompt) or f"prompt {number}"
+            ahead = self.tokenizer(f"Reference answer: {reference_of(prompt)}\n\n", add_special_tokens=False)[
+                "input_ids"
+            ]
+            encoded.append([*ahead, *ids])
+            if len(encoded[-1]) > self.max_prompt_tokens:
+                raise InputError(
+                    f"{name} and its reference answer have {len(encoded[-1])} tokens; there is room for "
+                    f"{self.max_prompt_tokens}. Shorten them, or set value_reads_reference: false"
+                )
+        return encoded
 
     def decode(self, tokens: Tensor, mask: Tensor) -> list[str]:
         """Responses as text, without special tokens.  [B, T], [B, T]"""

@@ -8,7 +8,9 @@ import yaml
 
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
+from burnish.config.recipes import RECIPES
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, SupervisedConfig, TrainConfig
+from burnish.errors import InputError, nearest
 
 SECTIONS: dict[str, tuple[type, ...]] = {
     "Every stage: the model": (ModelConfig,),
@@ -48,6 +50,24 @@ def _as_yaml(value: Any) -> str:
 
 def _choices(annotation: Any) -> list[str]:
     return [str(c) for c in get_args(annotation)] if get_origin(annotation) is Literal else []
+
+
+def recipe_lines(name: str) -> str:
+    """What a recipe is and sets, as it could stand in a config."""
+    if name not in RECIPES:
+        raise InputError(f"there is no recipe {name!r}{nearest(name, RECIPES)}; there are {', '.join(RECIPES)}")
+    recipe = RECIPES[name]
+    lines = [f"# {name}: {recipe.meaning}", *(f"{key}: {_as_yaml(value)}" for key, value in recipe.keys.items())]
+    return "\n".join(lines if recipe.keys else [*lines, "# It sets nothing."])
+
+
+def recipes_table() -> str:
+    """For docs/recipes.md."""
+    rows = []
+    for name, recipe in RECIPES.items():
+        keys = ", ".join(f"`{key}: {_as_yaml(value)}`" for key, value in recipe.keys.items())
+        rows.append(f"| `{name}` | {recipe.meaning} | {keys or '-'} |")
+    return "\n".join(["| recipe | what it is | what it sets |", "|---|---|---|", *rows])
 
 
 def config_page() -> str:

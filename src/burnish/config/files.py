@@ -95,6 +95,8 @@ def start_paths_at(folder: Path, kind: type[ModelConfig], values: dict[str, Any]
             for key in own.path_keys if own else ():
                 if isinstance(part.get(key), str):
                     part[key] = _from(folder, part[key], is_data=key == "path")
+                elif isinstance(part.get(key), list):
+                    part[key] = [_from(folder, path, is_data=True) for path in map(str, part[key])]
 
 
 def _from(folder: Path, value: str, is_data: bool) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from burnish.config.keys import FIXED, MEASURED, PATH, RUN
 from burnish.config.model_config import ModelConfig
+from burnish.config.recipes import RECIPES, Recipe
 from burnish.rewards.part import RewardPart
 from burnish.rewards.parts import AnyPart, parts_of
 
@@ -16,6 +18,10 @@ class PPOConfig(ModelConfig):
     """One PPO fine-tuning: model, rollout, reward, credit, update."""
 
     stage = section = "ppo"
+
+    recipe: Recipe = "ppo"
+    """A group of keys set at once (docs/recipes.md). `ppo` sets none: it is what the defaults describe. What the config
+    gives itself wins. `burnish config --recipe rloo` prints what a recipe sets."""
 
     # ---- start
     sft: Annotated[str | None, PATH, RUN] = None
@@ -42,6 +48,18 @@ class PPOConfig(ModelConfig):
     reward_timeout: float = Field(60.0, gt=0, le=1_000_000)
     """Seconds that a Python reward function may take for a batch. One that takes longer is stopped, asked again, and
     then asked for each response alone; what still fails is left out of the step."""
+    reward_against: Annotated[Literal["nothing", "start", "reference"], FIXED] = "nothing"
+    """What scores count from in training. `start`: the mean score of the first step's responses, which the start model
+    gave. `reference`: the score of each prompt's own reference answer. Metrics and verdict show scores as they are."""
+    reward_shape: Literal["linear", "sigmoid"] = "linear"
+    """`sigmoid` squeezes what is left into 0 to 1 (PAR): an answer that a reward model finds absurdly good earns
+    little more than a good one, so there is less to gain from its mistakes. Needs reward_against."""
+    reward_clip: float | None = Field(None, gt=0, le=1e6)
+    """Scores beyond this many above or below count as this in training. Usual 3-10 for a reward model; unset: none."""
+    overlong_tokens: int = Field(0, ge=0, le=10_000_000)
+    """Over the last so many of max_new_tokens, a response loses up to overlong_penalty, linearly. 0: never."""
+    overlong_penalty: float = Field(1.0, ge=0, le=1e6)
+    """What a response of max_new_tokens loses, with overlong_tokens."""
     kl_coef: float = Field(0.1, ge=0, le=1000)
     """Price of one nat of distance to the reference. Usual 0.01-0.2; higher keeps the text closer to where it was."""
     kl_in: Literal["reward", "loss", "both"] = "reward"
@@ -64,6 +82,13 @@ class PPOConfig(ModelConfig):
     """Subtracted from the score of a response without a stop token. Usual 0-1; raises the share that finishes."""
 
     # ---- credit
+    baseline: Annotated[
+        Literal["gae", "leave_one_out", "group_mean", "group_normalised", "batch_mean", "tether"], FIXED
+    ] = "gae"
+    """What a reward is compared with. `gae`: the value model's predictions, token by token. From other responses to the
+    same prompt, without a value model: `leave_one_out` (their mean, RLOO), `group_mean` (the mean of all, Dr. GRPO),
+    `group_normalised` (that, divided by their spread, GRPO). From the whole batch: `batch_mean` (REINFORCE++).
+    `tether`: leave_one_out mixed with the value model, by a weight that is fitted on earlier batches."""
     gamma: float = Field(0.99, gt=0, le=1)
     """Discount per token. 1.0 is usual for text; lower favours reward that comes soon, and so short answers
     (long ones where scores are negative): the sooner one ends, the less its score is discounted."""
@@ -72,6 +97,14 @@ class PPOConfig(ModelConfig):
     short answers a little too, until the value model has learned: the score fades on its way back from the end."""
     value_target: Literal["reward_to_go", "gae"] = "reward_to_go"
     """What the value model learns: the discounted rewards to come, or advantage + value."""
+    value_lam: float | None = Field(None, ge=0, le=1)
+    """Lambda of the value model's own target, with value_target: gae. Unset: lam. (1 is reward_to_go.)"""
+    value_range: Annotated[tuple[float, float] | None, FIXED] = None
+    """Lowest and highest value that the value model can predict, such as [0, 1] for a reward within it. It then starts
+    in the middle, and no outlier can pull it out."""
+    value_reads_reference: Annotated[bool, FIXED] = False
+    """Let the value model read the prompt's reference answer too (a field of the prompts' rows). It knows better what
+    a response is worth; the policy never sees the reference."""
     whiten_rewards: bool = False
     """Scale per-token rewards to unit variance over the batch (the mean stays)."""
     whiten_advantages: bool = True
@@ -83,24 +116,47 @@ class PPOConfig(ModelConfig):
     them."""
     batch_size: Annotated[int, FIXED] = Field(32, ge=1, le=10**9)
     """Responses per PPO step. Usual 16-512. Larger: less noise; decoding grows slower than linearly."""
+    responses_per_prompt: Annotated[int, FIXED] = Field(1, ge=1, le=10**6)
+    """Responses to each prompt of a step; must divide batch_size, which stays the number of responses. Usual 1, or 2-16
+    to compare them with each other. What the base has read of a prompt is kept and read once for all of them."""
     epochs: int = Field(4, ge=1, le=10_000)
     """Passes over each rollout. Usual 1-4; more reuse the data harder and move the policy further."""
     mini_batch_size: int | None = Field(None, ge=1, le=10**9)
     """Responses per optimizer step; must divide batch_size. Usual: batch_size, or a part of it down to an eighth.
-    Smaller: more and noisier updates per rollout. Unset: the whole rollout."""
+    Smaller: more and noisier updates per rollout. Unset: the whole rollout. Responses to one prompt stay together."""
+    value_epochs: int | None = Field(None, ge=1, le=10_000)
+    """Passes of the value model over each rollout. Unset: epochs. Usual: as many as the policy's, or a few more."""
     learning_rate: float = Field(1e-5, gt=0, le=1)
     """Policy learning rate. 1e-5 is careful; LoRA adapters often take 1e-4 to 1e-3."""
     value_learning_rate: float = Field(1e-4, gt=0, le=1)
     """Value model learning rate. Usual: one to ten times the policy's."""
     lr_schedule: Literal["linear", "constant"] = "linear"
     """`linear` decays both learning rates to 0 over `steps`."""
+    policy_loss: Literal["clip", "dppo", "cispo", "sequence"] = "clip"
+    """What bounds an update. `clip`: PPO's, a token whose ratio has moved by clip_epsilon earns nothing more. `dppo`: a
+    token whose probability has moved by clip_epsilon does; rare tokens, whose ratios are noise, may move freely.
+    `cispo`: a token's weight is clipped, never its gradient. `sequence`: one ratio for the whole response, the
+    geometric mean of its tokens' (GSPO); it needs clip_epsilon of about 3e-4."""
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
     """PPO's clip: how far a token's probability ratio may move before it earns nothing more. Usual 0.1-0.3."""
+    clip_high: float | None = Field(None, gt=0, le=100)
+    """The clip's upper side. Unset: clip_epsilon. Usual 0.28: unlikely tokens may then rise further, which keeps
+    variety."""
+    dual_clip: float | None = Field(None, gt=1, le=1000)
+    """Bounds the loss of a token with a negative advantage at this many times the advantage. Usual 3; unset: no
+    bound. With policy_loss: clip."""
+    entropy_coef: float = Field(0.0, ge=0, le=1000)
+    """Worth of one nat of entropy per token, in the reward's units. Usual 0-0.01; higher keeps answers varied."""
+    aggregate: Literal["tokens", "sequences", "constant"] = "tokens"
+    """How tokens add up to the policy's loss. `tokens`: each counts the same. `sequences`: each response counts the
+    same. `constant`: their sum is divided by max_new_tokens, so that a long response's tokens do not count for less."""
     value_clip: float | None = Field(0.2, gt=0, le=1e6)
     """How far a value may move from the rollout's in one step before its loss stops counting; null for no limit.
     Usual 0.2, in the reward's units; smaller is steadier and slower."""
     value_warmup_steps: int = Field(0, ge=0, le=10**9)
     """First steps that train the value model only. 1-3 keep a bad critic from steering the policy."""
+    value_warmup_epochs: int | None = Field(None, ge=1, le=10_000)
+    """Passes of the value model over each rollout of these steps, unclipped. Unset: value_epochs. Usual 4-16."""
     target_kl_stop: float | None = Field(0.2, gt=0, le=1e6)
     """Ends a rollout's policy epochs early once the update's approximate KL exceeds this. Usual 0.02-0.2; null for no
     limit."""
@@ -110,14 +166,36 @@ class PPOConfig(ModelConfig):
     max_grad_norm: float = Field(1.0, gt=0, le=1e6)
     """Gradients are scaled down to this norm, policy and value apart. Usual 0.5-1; lower tames rare large updates."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _begins_with_its_recipe(cls, values: Any) -> Any:
+        """What the recipe sets, where nothing else is given."""
+        recipe = values.get("recipe") if isinstance(values, dict) else None
+        return RECIPES[recipe].keys | values if isinstance(recipe, str) and recipe in RECIPES else values
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """With some keys changed; another recipe changes all its keys."""
+        update = dict(update or {})
+        recipe = RECIPES.get(update.get("recipe", ""))
+        return super().model_copy(update=(recipe.keys if recipe else {}) | update, deep=deep)
+
     def broken_rules(self) -> list[str]:
         broken = super().broken_rules()
-        batch, mini = self.batch_size, self.mini_batch_size
-        if mini is not None and batch % mini:
-            lower, upper = batch // mini * mini, (batch // mini + 1) * mini
-            way_out = f"{lower} or {upper}" if lower else f"{upper}"
-            broken.append(f"batch_size {batch} is not a multiple of mini_batch_size {mini}; try batch_size {way_out}")
-        if self.value_from_reward and not self._reward_model_parts:
+        for key, size in (
+            ("mini_batch_size", self.mini_batch_size),
+            ("responses_per_prompt", self.responses_per_prompt),
+        ):
+            if size is not None and self.batch_size % size:
+                lower, upper = self.batch_size // size * size, (self.batch_size // size + 1) * size
+                way_out = f"{lower} or {upper}" if lower else f"{upper}"
+                broken.append(
+                    f"batch_size {self.batch_size} is not a multiple of {key} {size}; try batch_size {way_out}"
+                )
+        if self.reward_shape == "sigmoid" and self.reward_against == "nothing":
+            broken.append("reward_shape: sigmoid needs to know what an ordinary score is; set reward_against: start")
+        if self.overlong_tokens > self.max_new_tokens:
+            broken.append(f"overlong_tokens {self.overlong_tokens} is more than max_new_tokens {self.max_new_tokens}")
+        if self.value_from_reward and not any(part.judges for part in self.reward_parts):
             broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
         if self.reward == []:
             broken.append("reward is an empty list; name at least one part")
@@ -126,7 +204,48 @@ class PPOConfig(ModelConfig):
             broken.append(
                 f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
             )
+        return broken + self._broken_rules_of_credit() + self._broken_rules_of_the_loss()
+
+    def _broken_rules_of_credit(self) -> list[str]:
+        broken = []
+        each, mini = self.responses_per_prompt, self.mini_batch_size
+        if self.baseline in ("leave_one_out", "group_mean", "group_normalised", "tether") and each == 1:
+            broken.append(
+                f"baseline: {self.baseline} compares responses to the same prompt, and there is one; set "
+                "responses_per_prompt: 4"
+            )
+        if mini is not None and mini % each and not self.batch_size % each:
+            broken.append(
+                f"mini_batch_size {mini} would tear apart the {each} responses to a prompt; use a multiple of {each}"
+            )
+        if self.baseline != "gae" and self.lam != self._default_of("lam"):
+            broken.append(f"lam belongs to GAE, and baseline is {self.baseline}; leave it out")
+        if not self.has_critic:
+            about_it = ("value_from_reward", "value_reads_reference", "value_range", "value_warmup_steps")
+            idle = [key for key in about_it if getattr(self, key) != self._default_of(key)]
+            if idle:
+                broken.append(f"baseline: {self.baseline} has no value model; leave out {', '.join(idle)}")
+        if self.value_lam is not None and self.value_target != "gae":
+            broken.append("value_lam needs value_target: gae; reward_to_go is what a value_lam of 1 gives")
+        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
+            broken.append(f"value_range {list(self.value_range)} is not of the form [lowest, highest]")
+        if self.value_range is not None and self.value_from_reward:
+            broken.append("value_from_reward takes over a head without bounds; leave out value_range, or it")
         return broken
+
+    def _broken_rules_of_the_loss(self) -> list[str]:
+        if self.dual_clip is not None and self.policy_loss != "clip":
+            return [f"dual_clip bounds policy_loss: clip, not {self.policy_loss}; leave it out"]
+        return []
+
+    @classmethod
+    def _default_of(cls, key: str) -> Any:
+        return cls.model_fields[key].default
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a value model is built and trained."""
+        return self.baseline in ("gae", "tether")
 
     def _broken_rules_of_kl(self) -> list[str]:
         broken = []
@@ -149,8 +268,8 @@ class PPOConfig(ModelConfig):
         return broken
 
     @property
-    def _reward_model_parts(self) -> list[RewardPart]:
-        return [part for part in self.reward_parts if part.kind == "model"]
+    def prompts_per_step(self) -> int:
+        return self.batch_size // self.responses_per_prompt
 
     @property
     def reward_parts(self) -> list[RewardPart]:
@@ -158,5 +277,5 @@ class PPOConfig(ModelConfig):
 
     @property
     def optimizer_steps_per_ppo_step(self) -> int:
-        """Optimizer steps of each model for a full rollout."""
+        """Optimizer steps of the policy for a full rollout."""
         return self.epochs * (self.batch_size // (self.mini_batch_size or self.batch_size))

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from burnish.decoder.base_identity import other_tensors
-from burnish.decoder.head import kl_of_states, selected_logprobs
+from burnish.decoder.head import entropy_of_states, kl_of_states, selected_logprobs
 from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
 from burnish.sa_pairs.table import SAPairs
@@ -66,6 +66,12 @@ class LanguageModel(RoleModel):
             self.temperature,
         )
         return scattered(chosen, mask)
+
+    def entropy(self, sa_pairs: SAPairs, states: Tensor) -> Tensor:
+        """Entropy of what every response token was drawn from, with gradient.  -> [B, T], zero outside the mask"""
+        mask, kept = sa_pairs.mask, sa_pairs.kept
+        own = None if kept is None else kept[mask]
+        return scattered(entropy_of_states(states[mask], self.base.head, own, self.temperature), mask)
 
     def kl_to_reference(self, sa_pairs: SAPairs, states: Tensor) -> Tensor:
         """KL(policy || reference) over the whole vocabulary before every response token, with gradient.  -> [B, T]"""

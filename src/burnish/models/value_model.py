@@ -8,16 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from burnish.decoder.shared_base import SharedBase
+from burnish.maths import bounded
 from burnish.models.adapter_files import load_adapter
 from burnish.models.role import ScalarModel
 from burnish.sa_pairs.table import SAPairs
 
 
 class ValueModel(ScalarModel):
-    """Adapter and scalar head. The head starts at zero, so the first advantages are the rewards themselves."""
+    """Adapter and scalar head. The head starts at zero, so the first advantages are the rewards themselves.
 
-    def __init__(self, base: SharedBase, adapter: str = "value") -> None:
+    `bounds` keep its values within a range; it then starts in the middle of it.
+    """
+
+    def __init__(self, base: SharedBase, adapter: str = "value", bounds: tuple[float, float] | None = None) -> None:
         super().__init__(base, adapter)
+        self.bounds = bounds
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -35,4 +40,6 @@ class ValueModel(ScalarModel):
 
     def values(self, sa_pairs: SAPairs) -> Tensor:
         """V(s) before every response token.  -> [B, T], zero outside the mask"""
-        return self.read(self.base.state_hidden(self.adapter, self.base.context_of(sa_pairs))) * sa_pairs.mask
+        context = sa_pairs.critic_context or self.base.context_of(sa_pairs)
+        value = self.read(self.base.state_hidden(self.adapter, context))
+        return (value if self.bounds is None else bounded(value, *self.bounds)) * sa_pairs.mask

@@ -9,8 +9,8 @@ from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
 
 class Estimator(Protocol):
-    """Advantages without a critic: what `PPOTrainer(config, estimator=...)` takes instead of values, TD errors and
-    GAE. `sa_pairs.groups` says which responses answer the same prompt.
+    """Advantages other than GAE's: those of baselines.py, or what `PPOTrainer(config, estimator=...)` is given, which
+    needs no critic. `sa_pairs.groups` says which responses answer the same prompt.
     """
 
     def compute_advantages(self, sa_pairs: SAPairs) -> SAPairs:
@@ -47,13 +47,19 @@ class GAEAdvantage:
 class ReturnCalculator:
     """Adds `returns` (key `return` in a row): what the value model learns to predict."""
 
-    def __init__(self, gamma: float = 0.99, value_target: str = "reward_to_go") -> None:
+    def __init__(self, gamma: float = 0.99, value_target: str = "reward_to_go", value_lam: float | None = None) -> None:
         self.gamma = gamma
         self.value_target = value_target
+        self.value_lam = value_lam
 
     def add_reward_to_go(self, sa_pairs: Rows, gamma: float | None = None) -> SAPairs:
-        """The discounted rewards to come; or advantage + value, if the value target is `gae`."""
+        """The discounted rewards to come; or advantage + value, if the value target is `gae`: the policy's advantage,
+        or one with a lambda of its own.
+        """
         pairs = as_sa_pairs(sa_pairs)
-        if self.value_target == "gae":
-            return pairs.with_columns(returns=pairs["advantage"] + pairs["value"])
-        return pairs.with_columns(returns=reward_to_go(pairs["reward"], self.gamma if gamma is None else gamma))
+        gamma = self.gamma if gamma is None else gamma
+        if self.value_target != "gae":
+            return pairs.with_columns(returns=reward_to_go(pairs["reward"], gamma))
+        lam = self.value_lam
+        advantage = pairs["advantage"] if lam is None else gae_advantages(pairs["td_error"], gamma, lam)
+        return pairs.with_columns(returns=advantage + pairs["value"])

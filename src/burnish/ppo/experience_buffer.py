@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ class ExperienceBuffer:
     @property
     def nbytes(self) -> int:
         """Memory of the stored tables and of the context that the base computed for them."""
-        return sum(t.nbytes + (0 if t.context is None else t.context.nbytes) for t in self.tables)
+        contexts = (context for t in self.tables for context in (t.context, t.critic_context) if context is not None)
+        return sum(t.nbytes for t in self.tables) + sum(context.nbytes for context in contexts)
 
     def moments(self, column: str) -> tuple[Tensor, Tensor]:
         """Mean and variance of a column over all real tokens stored."""
@@ -46,19 +47,35 @@ class ExperienceBuffer:
         return masked_mean(values, everything), masked_var(values, everything)
 
     def mini_batches(
-        self, mini_batch_size: int | None, generator: torch.Generator | None = None, prefix_cost: float = 0.0
+        self,
+        mini_batch_size: int | None,
+        generator: torch.Generator | None = None,
+        prefix_cost: float = 0.0,
+        responses_per_prompt: int = 1,
+        weight_of: Callable[[Tensor], float] = lambda lengths: int(lengths.sum()),
     ) -> Iterator[Batch[SAPairs]]:
-        """One epoch in mini-batches: every sequence once, in a fresh random order.
+        """One epoch in mini-batches: every sequence once, in a fresh random order; those of one prompt together.
 
         A token of the prompt's shared prefix, which a pass reads but does not compute, counts as `prefix_cost` tokens.
+        `weight_of` says, by the lengths of a mini-batch's responses, what their summed loss is divided by.
         """
         if not self.tables:
             raise InputError("the experience buffer is empty; store a rollout first")
-        order = torch.randperm(len(self), generator=generator)
-        for chosen in order.split(mini_batch_size or len(self)):
-            parts = list(self._by_table(chosen))
-            num_tokens = sum(int(table.mask[rows].sum()) for table, rows in parts)
-            yield Batch([_items(table, rows, prefix_cost) for table, rows in parts], num_tokens)
+        prompts = self._prompts() if responses_per_prompt > 1 else [[n] for n in range(len(self))]
+        order = torch.randperm(len(prompts), generator=generator)
+        size = len(prompts) if mini_batch_size is None else max(1, mini_batch_size // responses_per_prompt)
+        for chosen in order.split(size):
+            parts = list(self._by_table(torch.tensor([n for prompt in chosen.tolist() for n in prompts[prompt]])))
+            weight = weight_of(torch.cat([table.lengths[rows] for table, rows in parts]))
+            yield Batch([_items(table, rows, prefix_cost) for table, rows in parts], weight)
+
+    def _prompts(self) -> list[list[int]]:
+        """The sequences of each prompt."""
+        prompts: dict[tuple[int, int], list[int]] = {}
+        places = ((number, group) for number, table in enumerate(self.tables) for group in table.groups)
+        for sequence, place in enumerate(places):
+            prompts.setdefault(place, []).append(sequence)
+        return list(prompts.values())
 
     def _by_table(self, sequences: Tensor) -> Iterator[tuple[SAPairs, Tensor]]:
         first = 0
@@ -75,6 +92,7 @@ def _items(table: SAPairs, rows: Tensor, prefix_cost: float) -> Items[SAPairs]:
     prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table))  # [n] each
     return Items(
         sizes=torch.stack([prefix * prefix_cost, prompt, response], dim=1).tolist(),
+        shared=_shared_prefixes(table, rows),
         take=lambda chosen: table.select(rows[chosen]),
         name_of=lambda item: f"response {table.numbers[int(rows[item])]}",
     )
@@ -89,3 +107,10 @@ def pass_lengths(table: SAPairs) -> tuple[Tensor, Tensor, Tensor]:
         return torch.zeros_like(table.lengths), torch.zeros_like(table.lengths), table.lengths
     start = table.context.start
     return table.prompt_mask[:, :start].sum(1), table.prompt_mask[:, start:].sum(1), table.lengths - 1
+
+
+def _shared_prefixes(table: SAPairs, rows: Tensor) -> list[int] | None:
+    """Which prefix each sequence reads, where some read the same; they go into a pass together."""
+    if table.context is None or table.context.prefix_rows is None:
+        return None
+    return table.context.prefix_rows.cpu()[rows].tolist()

@@ -34,6 +34,11 @@ METRICS: dict[str, Metric] = {
     "reward_std": Metric(
         "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
     ),
+    "flat_groups": Metric(
+        "Share of the step's prompts whose responses all earned the same; there is nothing to learn from them.",
+        "below half",
+        "near 1: the prompts are too easy or too hard, or the reward hardly differs between responses",
+    ),
     "kl": Metric(
         "KL of the policy to the reference per response in nats: at each token the exact KL of the distribution that "
         "was sampled from to the reference's whole distribution, summed over the response, then the mean over them.",
@@ -53,6 +58,11 @@ METRICS: dict[str, Metric] = {
     ),
     "value": Metric("Mean predicted value.", "follows `returns`", "far from `returns`"),
     "returns": Metric("Mean value target.", "rises with the reward", "falls while the reward rises: KL costs too much"),
+    "tether_weight": Metric(
+        "Share of the value model in the baseline that rewards are compared with (baseline: tether).",
+        "rises from 0 as the value model learns",
+        "stays near 0: the value model explains nothing that the other responses do not",
+    ),
     "advantage_mean": Metric(
         "Mean advantage of all tokens before whitening, which subtracts it: tokens above it are made more likely.",
         "near 0 once the value model has learned",

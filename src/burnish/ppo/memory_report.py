@@ -80,12 +80,13 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     prefix = base.suffix_start(longest)
     suffix = longest - prefix + new - 1
     prompt_tokens = sum(prompt_lengths) if prefix else 0
+    readers = config.responses_per_prompt if base.shares_prefixes else 1  # sequences that share a prefix
 
-    read_at_once = prefix if config.prompt_cache_mb else min(PREFILL_TOKENS, batch * prefix)
+    read_at_once = prefix if config.prompt_cache_mb else min(PREFILL_TOKENS, batch // readers * prefix)
     trunk = suffix * base.hidden_size * number if base.trunk_depth else 0
-    per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes
+    per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes / readers
     most = min(config.micro_batch_size or batch, config.mini_batch_size or batch)
-    sequences = max(1, min(most, config.activation_mb * MEGABYTE // max(per_sequence, 1)))
+    sequences = max(1, min(most, int(config.activation_mb * MEGABYTE // max(per_sequence, 1))))
     whole = min(CHUNK_BYTES, batch * new * base.head.shape[0] * 4)  # one tensor of a chunk's logits
     kept = min(CHUNK_BYTES, sequences * new * config.top_k * base.hidden_size * 4)  # or of the rows of kept tokens
     in_training = 5 * whole if config.kl_in != "reward" else 2 * kept if config.top_k else 3 * whole
@@ -93,8 +94,8 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     states = batch * new * base.hidden_size * number
     return _Work(
         prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes),
-        room=batch * (longest + new) * base.key_bytes,
-        context=batch * (prefix_keys + trunk + new * config.top_k * 4) + states,
+        room=batch * (prefix / readers + longest - prefix + new) * base.key_bytes,
+        context=batch * (prefix_keys / readers + trunk + new * config.top_k * 4) + states,
         reading=read_at_once * (base.key_bytes + base.decoder.work_bytes),
         sampling=5 * batch * base.head.shape[0] * 4,
         scoring=5 * whole + 2 * states,

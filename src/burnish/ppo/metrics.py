@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from burnish.maths import explained_variance, masked_mean
@@ -24,6 +25,9 @@ def step_metrics(sa_pairs: SAPairs, score: Tensor, kl_coef: float) -> dict[str, 
         "advantage_mean": float(advantage.mean()),
         "advantage_std": float(advantage.std(correction=0)),
     }
+    group = torch.tensor(list(sa_pairs.groups))
+    if len(group.unique()) < len(group):
+        metrics["flat_groups"] = _flat_groups(score, group)
     for name in ("entropy", "value", "returns"):
         if sa_pairs.has(name):
             metrics[name] = float(masked_mean(sa_pairs[name], mask))
@@ -31,6 +35,12 @@ def step_metrics(sa_pairs: SAPairs, score: Tensor, kl_coef: float) -> dict[str, 
         metrics["explained_variance"] = float(explained_variance(sa_pairs["value"], sa_pairs["returns"], mask))
     gap = sampler_gap(sa_pairs)
     return metrics if gap is None else metrics | {"sampler_gap": gap}
+
+
+def _flat_groups(score: Tensor, group: Tensor) -> float:
+    """Share of the groups of several responses whose scores [B] are all the same."""
+    groups = [own for number in group.unique() if len(own := score[group == number]) > 1]
+    return sum(bool((own == own[0]).all()) for own in groups) / len(groups)
 
 
 def sampler_gap(sa_pairs: SAPairs) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ from burnish.models.value_model import ValueModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.guards import ADVICE, check_finite
-from burnish.ppo.training import PolicyLoss, Statistics, ValueLoss
+from burnish.ppo.training import PolicyLoss, ValueLoss
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
 # How far ratios may be from 1 on average before anything is learned: rounding, by the base's number format. A single
@@ -47,18 +49,20 @@ class ModelTrainer:
             updates.set_learning_rate(factor)
 
     @timed
-    def train_value_model(self, sa_pairs: Rows | ExperienceBuffer) -> float:
-        """Minimises the squared error to the returns; gives the mean loss."""
+    def train_value_model(self, sa_pairs: Rows | ExperienceBuffer, warming_up: bool = False) -> float:
+        """Minimises the squared error to the returns; gives the mean loss. `warming_up`: more epochs, and no clip."""
         if self.value_model is None:
             raise InputError("this trainer has no value model: its advantages need none")
-        value_model, value_loss = self.value_model, ValueLoss(self.config.value_clip)
+        config, value_model = self.config, self.value_model
+        value_loss = ValueLoss(None if warming_up else config.value_clip)
+        epochs = (config.value_warmup_epochs if warming_up else None) or config.value_epochs or config.epochs
 
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Sums]:
             value = value_model.values(pairs)
             check_finite("value in training", value.detach(), pairs)
-            return _per_token(pairs, *value_loss(pairs, value))
+            return value_loss(pairs, value)
 
-        self.metrics |= self._train("value", self._buffer(sa_pairs), loss_of)
+        self.metrics |= self._train("value", self._buffer(sa_pairs), loss_of, epochs, num_tokens)
         return self.metrics["value_loss"]
 
     @timed
@@ -69,12 +73,18 @@ class ModelTrainer:
         """
         buffer = self._buffer(sa_pairs)
         mean, variance = buffer.moments("advantage")
-        whiten = self.config.whiten_advantages
+        config, whiten = self.config, self.config.whiten_advantages
         policy_loss = PolicyLoss(
-            self.config.clip_epsilon,
+            config.clip_epsilon,
             mean if whiten else 0.0,
             torch.rsqrt(variance + 1e-8) if whiten else 1.0,
-            self.config.kl_coef if kl_coef is None else kl_coef,
+            config.kl_coef if kl_coef is None else kl_coef,
+            config.entropy_coef,
+            config.policy_loss,
+            config.clip_high,
+            config.dual_clip,
+            config.aggregate,
+            config.max_new_tokens,
         )
         first_ratio_errors = [0.0]
 
@@ -84,9 +94,11 @@ class ModelTrainer:
             check_finite("policy's log-probability in training", logprob.detach(), pairs)
             if pairs.policy_version == self.policy.num_updates:
                 first_ratio_errors.append(self._check_first_ratio(pairs, logprob.detach()))
-            return _per_token(pairs, *policy_loss(pairs, logprob, self._kl_in_loss(pairs, logprob, states)))
+            kl = self._kl_in_loss(pairs, logprob, states)
+            entropy = self.policy.entropy(pairs, states) if config.entropy_coef else None
+            return policy_loss(pairs, logprob, kl, entropy)
 
-        metrics = self._train("policy", buffer, loss_of, self.config.target_kl_stop)
+        metrics = self._train("policy", buffer, loss_of, config.epochs, policy_loss.weight_of, config.target_kl_stop)
         self.metrics |= metrics | {"first_ratio_error": max(first_ratio_errors)}
         return self.metrics["policy_loss"]
 
@@ -99,14 +111,24 @@ class ModelTrainer:
         return kl_per_token(logprob, pairs["ref_logprob"], self.config.kl_estimator)
 
     def _train(
-        self, name: str, buffer: ExperienceBuffer, loss_of: LossOf[SAPairs], target_kl_stop: float | None = None
+        self,
+        name: str,
+        buffer: ExperienceBuffer,
+        loss_of: LossOf[SAPairs],
+        epochs: int,
+        weight_of: Callable[[Tensor], float],
+        target_kl_stop: float | None = None,
     ) -> dict[str, float]:
-        """Epochs of mini-batches, ended before an update that would start beyond the target KL. Gives mean metrics."""
+        """Epochs of mini-batches, ended before an update that would start beyond the target KL. Gives mean metrics.
+
+        `weight_of` says, by the lengths of responses, what their summed loss is divided by.
+        """
         updates, base = self.updates[name], self.policy.base
         prefix_cost = base.prefix_activation_bytes / base.activation_bytes
+        size, each = self.config.mini_batch_size, self.config.responses_per_prompt
         history: list[dict[str, float]] = []
-        for _ in range(self.config.epochs):
-            for mini_batch in buffer.mini_batches(self.config.mini_batch_size, self.order, prefix_cost):
+        for _ in range(epochs):
+            for mini_batch in buffer.mini_batches(size, self.order, prefix_cost, each, weight_of):
                 means = updates.gradients(mini_batch, loss_of)
                 norm = means.pop("grad_norm")
                 history.append(means | {f"{name}_grad_norm": norm})
@@ -150,10 +172,8 @@ class ModelTrainer:
         return worst
 
 
-def _per_token(pairs: SAPairs, loss: Tensor, statistics: Statistics) -> tuple[Tensor, Sums]:
-    """Sums over the real tokens of a pass, each with their number."""
-    num_tokens = int(pairs.mask.sum())
-    return loss, {name: (value, num_tokens) for name, value in statistics.items()}
+def num_tokens(lengths: Tensor) -> float:
+    return int(lengths.sum())
 
 
 def _means(history: list[dict[str, float]]) -> dict[str, float]:

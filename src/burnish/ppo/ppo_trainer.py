@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,14 +13,16 @@ import torch
 from burnish.base_setup.base_setup import BaseSetup
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
+from burnish.data.records import place_of, prompt_key, reference_of
 from burnish.errors import DivergedError, InputError
 from burnish.maths import linear_decay
 from burnish.models.adapter_files import adapter_folder, load_adapter, save_to_run
 from burnish.models.policy_model import PolicyModel
-from burnish.models.reward_model import RewardModel
+from burnish.models.reward_model import RewardEnsemble, RewardModel
 from burnish.models.sft_model import SFTModel
 from burnish.models.value_model import ValueModel
 from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, TDError
+from burnish.ppo.baselines import Tether, baseline_of
 from burnish.ppo.clock import Clock
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.generator import SequenceGenerator
@@ -28,23 +31,15 @@ from burnish.ppo.memory_report import memory_report
 from burnish.ppo.metrics import sampler_gap, step_metrics
 from burnish.ppo.model_trainer import ModelTrainer
 from burnish.ppo.reward_computer import RewardComputer, only_scored, weighted
-from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster
+from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster, shaping_of
 from burnish.ppo.scores import Scores
+from burnish.ppo.trainer_state import restore_into, state_of
 from burnish.ppo.value_adder import ValueAdder
-from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rollout.rollout import Engine
 from burnish.rollout.sampling import Sampler
 from burnish.runs.checkpoints import State
 from burnish.runs.run import Run
-from burnish.runs.state import (
-    optimizer_state,
-    parameters_state,
-    random_state,
-    restore_optimizer,
-    restore_parameters,
-    restore_random,
-)
 from burnish.sa_pairs.table import SAPairs
 
 
@@ -53,8 +48,9 @@ class PPOTrainer:
 
     `reward` overrides config.reward with a function f(prompts, responses) -> list (or with a third parameter `tokens`,
     for rewards per token), or a RewardModel. `model` and `tokenizer` override config.model_name with ready-made ones.
-    `estimator` computes advantages without a critic: no value model is then built, trained or saved. `engine` generates
-    instead of the local decoder. `encoder` has read the prompts already.
+    `estimator` computes advantages without a critic, instead of config.baseline. Where no critic is needed, no value
+    model is built, trained or saved. `engine` generates instead of the local decoder. `encoder` has read the prompts
+    already.
     """
 
     def __init__(
@@ -68,7 +64,8 @@ class PPOTrainer:
         encoder: PromptEncoder | None = None,
     ) -> None:
         self.config = config
-        self.estimator = estimator
+        self.estimator = estimator or baseline_of(config)
+        has_critic = config.has_critic and estimator is None
         self._num_reward_models = 0
         if reward is None:
             for part in config.reward_parts:
@@ -76,11 +73,11 @@ class PPOTrainer:
         self.setup = BaseSetup(config, model, tokenizer, encoder)
         self.base = self.setup.base
         self.setup.add_adapter("policy")
-        if estimator is None:
+        if has_critic:
             self.setup.add_adapter("value")
         self.policy = PolicyModel(self.base, "policy", config.temperature)
         self.sft_model = SFTModel(self.base, config.temperature)
-        self.value_model = ValueModel(self.base, "value") if estimator is None else None
+        self.value_model = ValueModel(self.base, "value", config.value_range) if has_critic else None
         if config.sft is not None:
             self._start_from_sft(adapter_folder(config.sft, "sft"))
 
@@ -103,15 +100,17 @@ class PPOTrainer:
             else RewardComputer(reward, self.base.tokenizer, self.clock)
         )
         if config.value_from_reward and self.value_model is not None:
-            part = next(part for part in config.reward_parts if isinstance(part, ModelPart))
-            self.value_model.start_from(adapter_folder(part.path, "reward"), part.weight)
+            part = next(part for part in config.reward_parts if part.judges)
+            self.value_model.start_from(adapter_folder(part.judges[0], "reward"), part.weight)
         self.kl_divergence = KLDivergence(config.kl_estimator)
         self.kl_controller = KLController(config.kl_coef, config.adaptive_kl_target, config.adaptive_kl_horizon)
-        self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards)
-        self.value_adder = None if self.value_model is None else ValueAdder(self.value_model, self.clock)
+        self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards, shaping_of(config))
+        self.start_score: float | None = None  # mean score of the start model, once the first step has shown it
+        references = self.setup.encoder if config.value_reads_reference else None
+        self.value_adder = None if self.value_model is None else ValueAdder(self.value_model, self.clock, references)
         self.td_error = TDError(config.gamma)
         self.gae_advantage = GAEAdvantage(config.gamma, config.lam)
-        self.return_calculator = ReturnCalculator(config.gamma, config.value_target)
+        self.return_calculator = ReturnCalculator(config.gamma, config.value_target, config.value_lam)
         self.experience_buffer = ExperienceBuffer()
         self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
         self.runaway_guard = RunawayGuard(config.max_kl)
@@ -128,7 +127,7 @@ class PPOTrainer:
 
     def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
-        workshop = Workshop(self.config.reward_timeout, self._reward_model)
+        workshop = Workshop(self.config.reward_timeout, self._reward_model, self._ensemble)
         return RewardComputer(weighted(parts, workshop), self.base.tokenizer, self.clock)
 
     def _reward_model(self, path: str) -> RewardModel:
@@ -136,6 +135,9 @@ class PPOTrainer:
         self._num_reward_models += 1
         self.setup.add_adapter(adapter)
         return RewardModel(self.base, self.setup.encoder.encode, adapter).load(adapter_folder(path, "reward"))
+
+    def _ensemble(self, paths: list[str], combine: str, caution: float) -> RewardEnsemble:
+        return RewardEnsemble([self._reward_model(path) for path in paths], combine, caution)
 
     def _start_from_sft(self, folder: Path) -> None:
         """The SFT adapter twice: frozen as the reference, and as the policy's start."""
@@ -157,14 +159,16 @@ class PPOTrainer:
         rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
         prompts, texts, sa_pairs, rewards = only_scored(prompts, texts, sa_pairs, rewards)
         sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
-        sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(sa_pairs, rewards, self.charged_kl_coef)  # 4 reward
+        sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(  # 4 reward
+            sa_pairs, rewards, self.charged_kl_coef, self.centre(prompts, rewards)
+        )
         if self.value_adder is not None:
-            sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs)  # 5 value
+            sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs, prompts)  # 5 value
             sa_pairs = self.td_error.compute_td_errors(sa_pairs)  # 6 TD error
             sa_pairs = self.gae_advantage.compute_gae_advantages(sa_pairs)  # 7 advantage
             sa_pairs = self.return_calculator.add_reward_to_go(sa_pairs)  # 8 returns
-        elif self.estimator is not None:
-            sa_pairs = self.estimator.compute_advantages(sa_pairs)  # 5-8 without a critic: advantage
+        if self.estimator is not None:
+            sa_pairs = self.estimator.compute_advantages(sa_pairs)  # 7 another advantage than GAE's, most without 5-8
         self.experience_buffer.store(sa_pairs)  # 9 store
         losses = self._train_models()  # 10 train
 
@@ -179,6 +183,18 @@ class PPOTrainer:
     def charged_kl_coef(self) -> float:
         """What of it the reward charges: nothing where the loss does."""
         return 0.0 if self.config.kl_in == "loss" else self.kl_coef
+
+    def centre(self, prompts: Sequence[str], rewards: Scores) -> torch.Tensor | float:
+        """What scores count from in training."""
+        if self.config.reward_against == "reference":
+            answers = {prompt_key(prompt): (prompt, reference_of(prompt) or "") for prompt in prompts}
+            asked, references = zip(*answers.values(), strict=True)
+            scores = self.reward_computer.compute_rewards(asked, references).totals
+            by_prompt = dict(zip(answers, scores, strict=True))
+            return torch.tensor([by_prompt[prompt_key(prompt)] for prompt in prompts], device=self.base.device)
+        if self.config.reward_against == "start" and self.start_score is None:
+            self.start_score = fmean(rewards.totals)
+        return self.start_score or 0.0
 
     def _begin_step(self, prompts: Sequence[str]) -> float:
         if self.config.lr_schedule == "linear" and self.step >= self.config.steps:
@@ -197,8 +213,9 @@ class PPOTrainer:
         """The value model, then, once its warm-up is over, the policy."""
         losses = {}
         if self.value_model is not None:
-            losses["value_loss"] = self.model_trainer.train_value_model(self.experience_buffer)
-            if self.step < self.config.value_warmup_steps:
+            warming_up = self.step < self.config.value_warmup_steps
+            losses["value_loss"] = self.model_trainer.train_value_model(self.experience_buffer, warming_up)
+            if warming_up:
                 return losses | {"policy_loss": 0.0}
         for sa_pairs in self.experience_buffer.tables:
             self.sampler_gap_guard.check(sampler_gap(sa_pairs))
@@ -211,6 +228,7 @@ class PPOTrainer:
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),
             "left_out": rewards.num_left_out,
+            **({"tether_weight": self.estimator.weight} if isinstance(self.estimator, Tether) else {}),
             "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
             **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},
             "buffer_mb": self.experience_buffer.nbytes / 2**20,
@@ -237,6 +255,9 @@ class PPOTrainer:
     ) -> list[dict[str, Any]]:
         """Runs the configured steps and gives their results. Which prompts a step takes follows from (seed, step)."""
         self.generator.agree_on_invocation(prompts)  # every prompt is checked before any long work
+        check_references(self.config, prompts)
+        if self.config.value_reads_reference:
+            self.setup.encoder.encode_beside_references(prompts)
         history = []
         while self.step < self.config.steps:
             results = self.ppo_step(self.prompts_of_step(prompts, self.step))
@@ -246,11 +267,15 @@ class PPOTrainer:
         return history
 
     def prompts_of_step(self, prompts: Sequence[str], step: int) -> list[str]:
-        """batch_size prompts: all prompts in a random order, then all again in another, cut into steps."""
-        positions = range(step * self.config.batch_size, (step + 1) * self.config.batch_size)
+        """One prompt for each response: all prompts in a random order, then all again in another, cut into steps, and
+        each repeated for its responses.
+        """
+        size = self.config.prompts_per_step
+        positions = range(step * size, (step + 1) * size)
         rounds = {p // len(prompts) for p in positions}
         orders = {r: _order(len(prompts), self.config.seed, r) for r in rounds}
-        return [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
+        chosen = [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
+        return [prompt for prompt in chosen for _ in range(self.config.responses_per_prompt)]
 
     def save(self, folder: str | Path) -> None:
         """Writes config and adapters as a run does: peft loads adapters/policy, `burnish generate` the folder."""
@@ -262,20 +287,7 @@ class PPOTrainer:
 
     def state(self) -> State:
         """All that later steps depend on. `restore` brings it back, and the next step is the same to the bit."""
-        trained = self.model_trainer.updates
-        counters = {"step": self.step} | {f"{name}_updates": own.role.num_updates for name, own in trained.items()}
-        guards = {
-            "steps_beyond": self.runaway_guard.steps_beyond,
-            "steps_constant": self.constant_reward_guard.steps_constant,
-            "first_gap": self.sampler_gap_guard.first_gap,
-        }
-        kl_coef = {"now": self.kl_coef, "configured": self.config.kl_coef}
-        values = {"counters": counters, "kl_coef": kl_coef, "invocation": self.base.invocation, "guards": guards}
-        state = State(values=values)
-        for name, updates in trained.items():
-            state.add(name, parameters_state(updates.role.parameters()))
-            state.add(f"{name}_optimizer", optimizer_state(updates.optimizer))
-        return state.add("random", random_state(self._generators))
+        return state_of(self)
 
     def sound_state(self) -> State:
         """The state to resume from: refused if the last updates left a model that produces NaN."""
@@ -290,29 +302,24 @@ class PPOTrainer:
 
     def restore(self, state: State) -> None:
         """Continues where `state` was taken, in a trainer of the same config."""
-        counters = state.value("counters")
-        for name, updates in self.model_trainer.updates.items():
-            restore_parameters(updates.role.parameters(), state.part(name))
-            restore_optimizer(updates.optimizer, state.part(f"{name}_optimizer"))
-            updates.role.num_updates = int(counters[f"{name}_updates"])
-        restore_random(self._generators, state.part("random"))
-        self.base.act_from(state.value("invocation"), loaded=True)
-        kl_coef = state.value("kl_coef")
-        if kl_coef["configured"] == self.config.kl_coef:  # else it was changed on the way, and that is meant
-            self.kl_controller.kl_coef = float(kl_coef["now"])
-        guards = state.value("guards")
-        self.runaway_guard.steps_beyond = int(guards["steps_beyond"])
-        self.constant_reward_guard.steps_constant = int(guards["steps_constant"])
-        self.sampler_gap_guard.first_gap = guards["first_gap"]
-        self.step = int(counters["step"])
-
-    @property
-    def _generators(self) -> dict[str, torch.Generator]:
-        return {"sampling": self.sampling_generator, "mini_batches": self.model_trainer.order}
+        restore_into(self, state)
 
     def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
         """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""
         return memory_report(self, prompts)
+
+
+def check_references(config: PPOConfig, prompts: Sequence[str]) -> None:
+    """Refuses prompts without a reference answer where a key needs one."""
+    needs = {"value_reads_reference": config.value_reads_reference}
+    needs["reward_against: reference"] = config.reward_against == "reference"
+    missing = next((prompt for prompt in prompts if reference_of(prompt) is None), None)
+    if any(needs.values()) and missing is not None:
+        keys = " and ".join(key for key, needed in needs.items() if needed)
+        raise InputError(
+            f"{place_of(missing) or repr(missing[:60])} has no reference answer, which {keys} needs; add a `reference` "
+            "to every row of the prompts (another name goes in fields), or leave the key out"
+        )
 
 
 def _order(size: int, seed: int, round_number: int) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from burnish.errors import BurnishError, InputError, RewardFailedError
-from burnish.models.reward_model import RewardModel
+from burnish.models.reward_model import RewardEnsemble, RewardModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
@@ -23,6 +23,7 @@ from burnish.sa_pairs.table import SAPairs
 from burnish.text import visible
 
 RETRIES = 1
+JUDGES = (RewardModel, RewardEnsemble)
 MOSTLY_FAILED = "more than half of the responses could not be scored"
 
 
@@ -31,7 +32,7 @@ class WeightedReward:
     """One part of a reward, and what its score is multiplied with."""
 
     name: str
-    reward: RewardFunction | RewardModel
+    reward: RewardFunction | RewardModel | RewardEnsemble
     weight: float = 1.0
 
 
@@ -48,12 +49,12 @@ class RewardComputer:
 
     def __init__(
         self,
-        reward: RewardFunction | RewardModel | Sequence[WeightedReward],
+        reward: RewardFunction | RewardModel | RewardEnsemble | Sequence[WeightedReward],
         tokenizer: Any = None,
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
-        if isinstance(reward, RewardModel) or callable(reward):
+        if isinstance(reward, JUDGES) or callable(reward):
             reward = [WeightedReward(_name_of(reward), reward)]
         elif not all(isinstance(part, WeightedReward) for part in reward):
             raise InputError(
@@ -74,7 +75,10 @@ class RewardComputer:
 
     @property
     def models(self) -> list[RewardModel]:
-        return [p.reward for p in self.parts if isinstance(p.reward, RewardModel)]
+        judges = [p.reward for p in self.parts if isinstance(p.reward, JUDGES)]
+        return [
+            model for judge in judges for model in (judge.members if isinstance(judge, RewardEnsemble) else [judge])
+        ]
 
     @timed
     def compute_rewards(
@@ -90,6 +94,9 @@ class RewardComputer:
         if 2 * len(scored) < len(prompts):
             raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         part_means = {name: fmean(Scores(own).at(scored).totals) for name, own in by_part.items() if scored}
+        for part in self.parts:
+            if isinstance(part.reward, RewardEnsemble):
+                part_means[f"{part.name} disagreement"] = part.reward.disagreement
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
         return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
@@ -122,7 +129,7 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        if self.strict or len(prompts) == 1 or isinstance(part.reward, RewardModel):
+        if self.strict or len(prompts) == 1 or isinstance(part.reward, JUDGES):
             raise failure
         if scores is None:
             warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
@@ -168,7 +175,7 @@ class RewardComputer:
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward = part.reward
-        if isinstance(reward, RewardModel):
+        if isinstance(reward, JUDGES):
             if sa_pairs is not None:
                 with torch.no_grad():
                     return reward.score(sa_pairs)

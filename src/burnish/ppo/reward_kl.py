@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from burnish.maths import adapted_kl_coef, kl_adjusted_rewards, kl_per_token, whiten
+from burnish.config import PPOConfig
+from burnish.errors import InputError
+from burnish.maths import adapted_kl_coef, kl_adjusted_rewards, kl_per_token, overlong, whiten
 from burnish.ppo.scores import scores_as_tensor
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
@@ -26,18 +30,28 @@ class KLDivergence:
 
 
 class RewardAdjuster:
-    """Adds `reward`: the price of the KL on every token, and the score."""
+    """Adds `reward`: the price of the KL on every token, and the score, shaped for training."""
 
-    def __init__(self, stop_token_penalty: float = 0.0, whiten_rewards: bool = False) -> None:
+    def __init__(
+        self, stop_token_penalty: float = 0.0, whiten_rewards: bool = False, shaping: RewardShaping | None = None
+    ) -> None:
         self.stop_token_penalty = stop_token_penalty
         self.whiten_rewards = whiten_rewards
+        self.shaping = shaping or RewardShaping()
 
     def adjust_rewards_with_kl(
-        self, sa_pairs: Rows, rewards: Sequence[float] | Sequence[Sequence[float]], kl_coef: float
+        self,
+        sa_pairs: Rows,
+        rewards: Sequence[float] | Sequence[Sequence[float]],
+        kl_coef: float,
+        centre: Tensor | float = 0.0,
     ) -> SAPairs:
-        """`rewards`: one score per response (it lands on the last token), or one list per response, one per token."""
+        """`rewards`: one score per response (it lands on the last token), or one list per response, one per token.
+
+        `centre` is what scores count from: one number, or one for each response.
+        """
         pairs = as_sa_pairs(sa_pairs)
-        score = scores_as_tensor(rewards, pairs.mask)
+        score = self.shaping(scores_as_tensor(rewards, pairs.mask), pairs.lengths, centre)
         reward = kl_adjusted_rewards(pairs["kl"], score, pairs.mask, kl_coef)
         if self.stop_token_penalty and pairs.finished is not None:
             penalty = self.stop_token_penalty * (~pairs.finished).float()  # [B]
@@ -45,6 +59,43 @@ class RewardAdjuster:
         if self.whiten_rewards:
             reward = whiten(reward, pairs.mask, keep_mean=True)
         return pairs.with_columns(reward=reward)
+
+
+@dataclass(frozen=True)
+class RewardShaping:
+    """What training makes of scores; metrics and verdict show them as they are."""
+
+    shape: str = "linear"
+    clip: float | None = None
+    overlong_tokens: int = 0
+    overlong_penalty: float = 1.0
+    longest: int = 0
+    """max_new_tokens."""
+
+    def __call__(self, score: Tensor, lengths: Tensor, centre: Tensor | float = 0.0) -> Tensor:
+        """[B], or [B, T] for scores of tokens, which can only be taken as they are."""
+        centred = isinstance(centre, Tensor) or centre != 0.0
+        if score.dim() == 2:
+            if centred or self.clip is not None or self.shape != "linear" or self.overlong_tokens:
+                raise InputError(
+                    "reward_against, reward_shape, reward_clip and overlong_tokens are for rewards with one score per "
+                    "response; this one scores every token. Leave them out"
+                )
+            return score
+        score = score - centre if centred else score
+        if self.clip is not None:
+            score = score.clamp(-self.clip, self.clip)
+        if self.shape == "sigmoid":
+            score = score.sigmoid()
+        if self.overlong_tokens:
+            score = score - self.overlong_penalty * overlong(lengths, self.longest, self.overlong_tokens)
+        return score
+
+
+def shaping_of(config: PPOConfig) -> RewardShaping:
+    return RewardShaping(
+        config.reward_shape, config.reward_clip, config.overlong_tokens, config.overlong_penalty, config.max_new_tokens
+    )
 
 
 class KLController:

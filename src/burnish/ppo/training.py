@@ -7,43 +7,87 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from burnish.maths import approx_kl, policy_ratio, ppo_clip_loss, value_mse_loss
+from burnish.maths import (
+    approx_kl,
+    cispo_loss,
+    dppo_keeps,
+    policy_ratio,
+    ppo_clip_loss,
+    sequence_ratio,
+    value_mse_loss,
+)
+from burnish.models.updates import Sums
 from burnish.sa_pairs.table import SAPairs
-
-Statistics = dict[str, Tensor]
-"""Sums over real tokens, to be divided by the number of tokens."""
 
 
 @dataclass(frozen=True)
 class PolicyLoss:
-    """PPO-clip, and the KL to the reference if it is charged here.
+    """The clipped objective, and what the loss charges or pays beside it: KL to the reference, entropy.
 
-    `mean` and `scale` whiten the advantage: (advantage - mean) * scale. The KL is scaled alike, so that `kl_coef`
-    prices a nat in the reward's units wherever it is charged.
+    `mean` and `scale` whiten the advantage: (advantage - mean) * scale. KL and entropy are scaled alike, so that
+    `kl_coef` and `entropy_coef` price a nat in the reward's units.
     """
 
     clip_epsilon: float
     mean: Tensor | float = 0.0
     scale: Tensor | float = 1.0
     kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+    kind: str = "clip"
+    clip_high: float | None = None
+    dual_clip: float | None = None
+    aggregate: str = "tokens"
+    longest: int = 1
+    """Response length that a `constant` aggregate divides by."""
 
-    def __call__(self, pairs: SAPairs, logprob: Tensor, kl: Tensor | None = None) -> tuple[Tensor, Statistics]:
-        """The summed loss of new log-probabilities [B, T] (and KL [B, T]), and statistics."""
+    def __call__(
+        self, pairs: SAPairs, logprob: Tensor, kl: Tensor | None = None, entropy: Tensor | None = None
+    ) -> tuple[Tensor, Sums]:
+        """The summed loss of new log-probabilities (and KL and entropy)  [B, T] each, and statistics."""
         mask, old_logprob = pairs.mask, pairs["logprob"]
         advantage = (pairs["advantage"] - self.mean) * self.scale
         ratio = policy_ratio(logprob, old_logprob)
-        loss = ppo_clip_loss(ratio, advantage, self.clip_epsilon)
+        loss, held = self._bounded(logprob, old_logprob, ratio, advantage, mask)
         if kl is not None:
             loss = loss + self.kl_coef * self.scale * kl
+        if entropy is not None:
+            loss = loss - self.entropy_coef * self.scale * entropy
+        loss = (loss * mask * self._token_weights(pairs)).sum()
         with torch.no_grad():
-            outside = (ratio - 1).abs() > self.clip_epsilon
-            statistics = {
-                "policy_loss": (loss * mask).sum(),
-                "ratio": (ratio * mask).sum(),
-                "clip_fraction": (outside & mask).sum(),
-                "approx_kl": approx_kl(logprob, old_logprob, mask) * mask.sum(),
+            num_tokens = int(mask.sum())
+            statistics: Sums = {
+                "policy_loss": (loss.detach(), self.weight_of(pairs.lengths)),
+                "ratio": ((ratio * mask).sum(), num_tokens),
+                "clip_fraction": ((held & mask).sum(), num_tokens),
+                "approx_kl": (approx_kl(logprob, old_logprob, mask) * num_tokens, num_tokens),
             }
-        return (loss * mask).sum(), statistics
+        return loss, statistics
+
+    def _bounded(
+        self, logprob: Tensor, old_logprob: Tensor, ratio: Tensor, advantage: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of each token [B, T], and whether the bound of the update has been reached there."""
+        low = self.clip_epsilon
+        high = low if self.clip_high is None else self.clip_high
+        if self.kind == "dppo":
+            keeps = dppo_keeps(logprob.detach(), old_logprob, advantage, low, high)
+            return -advantage * ratio * keeps, ~keeps
+        if self.kind == "sequence":
+            ratio = sequence_ratio(logprob, old_logprob, mask)
+        outside = (ratio < 1 - low) | (ratio > 1 + high)
+        if self.kind == "cispo":
+            return cispo_loss(logprob, ratio, advantage, low, high), outside
+        return ppo_clip_loss(ratio, advantage, low, high, self.dual_clip), outside
+
+    def weight_of(self, lengths: Tensor) -> float:
+        """What the summed loss of responses of these lengths is divided by, for the mean."""
+        if self.aggregate == "tokens":
+            return int(lengths.sum())
+        return len(lengths) * (1 if self.aggregate == "sequences" else self.longest)
+
+    def _token_weights(self, pairs: SAPairs) -> Tensor | float:
+        """What each token's loss is multiplied with.  [B, 1]"""
+        return 1 / pairs.lengths[:, None] if self.aggregate == "sequences" else 1.0
 
 
 @dataclass(frozen=True)
@@ -52,11 +96,15 @@ class ValueLoss:
 
     value_clip: float | None
 
-    def __call__(self, pairs: SAPairs, value: Tensor) -> tuple[Tensor, Statistics]:
+    def __call__(self, pairs: SAPairs, value: Tensor) -> tuple[Tensor, Sums]:
         """The summed loss of new values [B, T], and statistics."""
         mask, old_value = pairs.mask, pairs["value"]
-        loss = value_mse_loss(value, pairs["returns"], old_value, self.value_clip)
+        loss = (value_mse_loss(value, pairs["returns"], old_value, self.value_clip) * mask).sum()
         with torch.no_grad():
             outside = (value - old_value).abs() > (self.value_clip or torch.inf)
-            statistics = {"value_loss": (loss * mask).sum(), "value_clip_fraction": (outside & mask).sum()}
-        return (loss * mask).sum(), statistics
+            num_tokens = int(mask.sum())
+            statistics: Sums = {
+                "value_loss": (loss.detach(), num_tokens),
+                "value_clip_fraction": ((outside & mask).sum(), num_tokens),
+            }
+        return loss, statistics

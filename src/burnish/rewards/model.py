@@ -1,4 +1,4 @@
-"""A learned judge as a reward."""
+"""Learned judges as a reward: one, or several that have to agree."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import Field
+
 from burnish.errors import InputError
 from burnish.rewards.part import RewardPart, Workshop
 
 
-class ModelPart(RewardPart):
+class JudgedPart(RewardPart):
+    """What all learned judges have in common."""
+
+    def check(self, workshop: Workshop) -> None:
+        for path in self.judges:
+            if not Path(path).is_dir():
+                raise InputError(f"the reward model's folder {path} does not exist; `burnish reward` makes one")
+            if not (_adapter(path) / "head.safetensors").is_file():
+                raise InputError(f"{path} holds no reward model; name the folder of a finished `burnish reward` run")
+
+    def files(self) -> list[Path]:
+        return [file for path in self.judges for file in sorted(_adapter(path).glob("*.safetensors"))]
+
+    def deeds(self) -> Iterator[str]:
+        return iter(())  # weights run nothing
+
+
+class ModelPart(JudgedPart):
     """A reward model that `burnish reward` trained."""
 
     path_keys = ("path",)
@@ -18,23 +37,37 @@ class ModelPart(RewardPart):
     path: str
     """Folder of the reward run, or of its adapter."""
 
+    @property
+    def judges(self) -> list[str]:
+        return [self.path]
+
     def make(self, workshop: Workshop) -> Any:
         assert workshop.reward_model is not None
         return workshop.reward_model(self.path)
 
-    def check(self, workshop: Workshop) -> None:
-        if not Path(self.path).is_dir():
-            raise InputError(f"the reward model's folder {self.path} does not exist; `burnish reward` makes one")
-        if not (self._adapter / "head.safetensors").is_file():
-            raise InputError(f"{self.path} holds no reward model; name the folder of a finished `burnish reward` run")
 
-    def files(self) -> list[Path]:
-        return sorted(self._adapter.glob("*.safetensors"))
+class EnsemblePart(JudgedPart):
+    """Several reward models, trained with different seeds or on different judgements. What only one of them likes is
+    more likely to be its mistake than a better answer.
+    """
+
+    path_keys = ("paths",)
+    kind: Literal["ensemble"] = "ensemble"
+    paths: list[str] = Field(min_length=2)
+    """Folders of the reward runs, or of their adapters."""
+    combine: Literal["mean", "worst", "cautious"] = "cautious"
+    """`mean`; `worst`: the lowest score counts; `cautious`: the mean, less `caution` times the variance among them."""
+    caution: float = Field(0.5, ge=0)
 
     @property
-    def _adapter(self) -> Path:
-        of_run = Path(self.path) / "adapters" / "reward"
-        return of_run if of_run.is_dir() else Path(self.path)
+    def judges(self) -> list[str]:
+        return self.paths
 
-    def deeds(self) -> Iterator[str]:
-        return iter(())  # weights run nothing
+    def make(self, workshop: Workshop) -> Any:
+        assert workshop.ensemble is not None
+        return workshop.ensemble(self.paths, self.combine, self.caution)
+
+
+def _adapter(path: str) -> Path:
+    of_run = Path(path) / "adapters" / "reward"
+    return of_run if of_run.is_dir() else Path(path)

@@ -26,6 +26,8 @@ class Workshop:
     """Time limit for one batch (`reward_timeout`)."""
     reward_model: Callable[[str], Any] | None = None
     """Loads a reward model from its folder onto the shared base; None while no base is loaded."""
+    ensemble: Callable[[list[str], str, float], Any] | None = None
+    """And several as one, by how they are combined."""
 
 
 class RewardPart(BaseModel):
@@ -47,6 +49,11 @@ class RewardPart(BaseModel):
     def label(self) -> str:
         """Its name in metrics and tables."""
         return self.kind
+
+    @property
+    def judges(self) -> list[str]:
+        """Folders of the reward models that it asks."""
+        return []
 
     def make(self, workshop: Workshop) -> Any:
         """What scores: a RewardFunction, or a RewardModel."""

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from burnish.rewards.http import HttpPart
 from burnish.rewards.human import HumanPart
-from burnish.rewards.model import ModelPart
+from burnish.rewards.model import EnsemblePart, ModelPart
 from burnish.rewards.part import RewardPart
 from burnish.rewards.python import PythonPart
 from burnish.rewards.rule import RulePart
@@ -16,6 +16,7 @@ from burnish.rewards.rules import RULES
 
 KINDS: dict[str, type[RewardPart]] = {
     "model": ModelPart,
+    "ensemble": EnsemblePart,
     "rule": RulePart,
     "python": PythonPart,
     "http": HttpPart,

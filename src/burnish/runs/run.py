@@ -6,7 +6,7 @@ samples.jsonl    a few responses per step, each token with its log-probabilities
 probes.jsonl     a few held-out prompts, answered before, during and after training
 adapters/        policy/ and value/, or sft/, or reward/, in peft's own format
 result.json      held-out measurement: written last, so a run that has it is complete
-verdict.json     what `burnish eval` found
+verdict.json     what `burnish eval` found; credit.json: what `burnish credit` found
 choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
 report.html      what `burnish report` made of all that
 start.json       what the held-out prompts were answered before training
@@ -37,7 +37,7 @@ from burnish.text import without_secrets
 
 TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
-RESULTS = ("result.json", "verdict.json")
+RESULTS = ("result.json", "verdict.json", "credit.json")
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 

@@ -15,6 +15,7 @@ from burnish.runs.run import Run
 from burnish.sa_pairs.columns import COLUMNS
 from burnish.show.charts import Chart, Line, series, short
 from burnish.show.comparison import comparison, who_won
+from burnish.show.credit import credit_sentence, unmeasured_sentence
 from burnish.show.samples import spread_samples
 from burnish.text import headline, hider, minutes, visible
 
@@ -121,6 +122,7 @@ def report_page(run: Run) -> str:
         probes=_probes(hide(run.read_lines("probes.jsonl"))),
         shades={key: (COLUMN_NAMES[key], *texts) for key, texts in SHADES.items() if key in known},
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in known},
+        trust=_trust(run, rows),
         settings={k: v for k, v in settings.items() if v is not None},
         steps=len(rows),
         minutes=minutes(int(result.get("seconds") or sum(r.get("seconds", 0.0) for r in rows))),
@@ -149,6 +151,11 @@ def _reward_parts(rows: list[dict[str, Any]]) -> list[Line]:
         return []
     lines = (series([{"step": r["step"]} | (r.get("reward_parts") or {}) for r in rows], name) for name in names)
     return [line for line in lines if line is not None]
+
+
+def _trust(run: Run, rows: list[dict[str, Any]]) -> str:
+    """How far the tokens' colours may be trusted."""
+    return credit_sentence(run.read("credit.json")) if run.has("credit.json") else unmeasured_sentence(rows, run.name)
 
 
 def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> dict[int, float]:

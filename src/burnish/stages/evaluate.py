@@ -49,8 +49,8 @@ def evaluate_run(
     it asks for.
     """
     run = Run.open(folder)
-    config = _trusted_config(console, run, trust)
-    prompts = _held_out(run, config)
+    config = trusted_config(console, run, trust)
+    prompts = held_out_of(run, config)
     with run.lock():
         known = run.read("verdict.json") if ask and best_of is None and run.has("verdict.json") else {}
         if "evaluations" in known:
@@ -69,7 +69,7 @@ def evaluate_run(
     return verdict
 
 
-def _trusted_config(console: Console, run: Run, trust: bool) -> TrainConfig:
+def trusted_config(console: Console, run: Run, trust: bool) -> TrainConfig:
     """The run's own; of a pipeline, which may have been moved with the models of its earlier stages, the pipeline's."""
     file = run.path("config.yaml")
     if run.stage != "ppo":
@@ -88,7 +88,7 @@ def _trusted_config(console: Console, run: Run, trust: bool) -> TrainConfig:
     return config
 
 
-def _held_out(run: Run, config: TrainConfig) -> list[str]:
+def held_out_of(run: Run, config: TrainConfig) -> list[str]:
     """The prompts that were set aside when it was trained; other ones may have been trained on."""
     data = STAGES["ppo"].load(config)
     if config.skip_bad:

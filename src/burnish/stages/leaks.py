@@ -9,7 +9,6 @@ from typing import Any
 
 from burnish.config import TrainConfig
 from burnish.data import Split, prompts_of
-from burnish.rewards.model import ModelPart
 from burnish.runs.run import Run
 from burnish.runs.same_run import fingerprint_of_texts
 
@@ -35,7 +34,7 @@ def warn_of_leaks(config: TrainConfig, held_out: Sequence[str]) -> None:
 
 def _stages_before(config: TrainConfig) -> list[str]:
     """The runs that a PPO run stands on."""
-    judges = [part.path for part in config.all_reward_parts if isinstance(part, ModelPart)]
+    judges = [path for part in config.all_reward_parts for path in part.judges]
     return [*([config.sft] if config.sft else []), *judges]
 
 

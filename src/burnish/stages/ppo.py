@@ -23,10 +23,9 @@ from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
 from burnish.evaluation.measure import evaluate
 from burnish.models.policy_model import PolicyModel
-from burnish.ppo.ppo_trainer import PPOTrainer
+from burnish.ppo.ppo_trainer import PPOTrainer, check_references
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
-from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import Run
@@ -200,7 +199,7 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     check_tracker(config.tracker)
 
     def is_there(part: RewardPart) -> bool:
-        return not_yet is None or not isinstance(part, ModelPart) or not Path(part.path).is_relative_to(not_yet)
+        return not_yet is None or not any(Path(path).is_relative_to(not_yet) for path in part.judges)
 
     workshop = Workshop(config.reward_timeout)
     functions = [part.check(workshop) for part in config.all_reward_parts if is_there(part)]
@@ -210,10 +209,13 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     for function in functions:
         if function is not None:
             _try_out(function, prompts.train)
-    if len(prompts.train) < config.batch_size:
+    check_references(config, prompts.train)
+    each, needed = config.responses_per_prompt, config.prompts_per_step
+    if len(prompts.train) < needed:
+        names = f"batch_size {config.batch_size}" if each == 1 else f"the {needed} of a step"
         raise InputError(
-            f"there are {len(prompts.train)} prompts to train on, fewer than batch_size {config.batch_size}: a step "
-            f"would take some of them twice. Lower batch_size to {len(prompts.train)}, or add prompts"
+            f"there are {len(prompts.train)} prompts to train on, fewer than {names}: a step would take some of them "
+            f"twice. Lower batch_size to {len(prompts.train) * each}, or add prompts"
         )
 
 
@@ -230,8 +232,10 @@ def _announce(
     console.print(terminal.memory_table(memory))
     updates = config.optimizer_steps_per_ppo_step
     console.print(
-        f"{config.steps} PPO steps of {config.batch_size} responses, {len(prompts.train)} prompts; each step makes "
-        f"{updates} optimizer {'step' if updates == 1 else 'steps'} of each model"
+        f"{config.steps} PPO steps of {config.batch_size} responses"
+        f"{f' ({config.responses_per_prompt} to a prompt)' if config.responses_per_prompt > 1 else ''}, "
+        f"{len(prompts.train)} prompts; each step makes {updates} optimizer {'step' if updates == 1 else 'steps'} of "
+        f"{'each model' if config.has_critic else 'the policy'}"
         f"{', fewer of the policy where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
         f"Adapters act on the {config.adapter_scope}, reward: {plain(trainer.reward_computer.name)}. "
         f"Run folder: {plain(str(run.folder))}",

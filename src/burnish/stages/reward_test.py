@@ -11,7 +11,6 @@ from burnish.config import TrainConfig
 from burnish.data.records import Prompt
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer, weighted
-from burnish.rewards.model import ModelPart
 from burnish.rewards.part import Workshop
 from burnish.runs.run import LOGS, RESULTS
 from burnish.show import terminal
@@ -44,14 +43,14 @@ def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: 
     beside = (*LOGS, *RESULTS, "adapters", "checkpoints")
     if path.name == "config.yaml" and any((path.parent / name).exists() for name in beside):
         deeds = [deed for part in config.reward_parts for deed in part.deeds()]
-        if any(isinstance(part, ModelPart) for part in config.reward_parts):
+        if any(part.judges for part in config.reward_parts):
             deeds += model_deeds(config)
         ask_for_trust(console, path, deeds, trust)
 
 
 def _computer(console: Console, config: TrainConfig) -> RewardComputer:
     parts = config.reward_parts
-    if not any(isinstance(part, ModelPart) for part in parts):
+    if not any(part.judges for part in parts):
         return RewardComputer(weighted(parts, Workshop(config.reward_timeout)))
     with terminal.busy(console, terminal.loading(config)):
         return PPOTrainer(config).reward_computer
