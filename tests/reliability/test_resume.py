@@ -107,6 +107,23 @@ def test_r3_resumed_after_every_step(fork_server, folder, whole):
         assert state_hash(folder / "runs" / name, same_saves=False) == state_hash(whole, same_saves=False)
 
 
+@pytest.mark.parametrize("recipe", ["rloo", "tether"])
+def test_r1_and_r3_with_groups_and_without_a_critic(fork_server, folder, recipe):
+    """Killed in a step and while saving, and resumed: the same as if nothing had happened."""
+    settings = ("train", "config.yaml", f"recipe={recipe}", "responses_per_prompt=2", "reward_against=start")
+    outcome = fork_server.run(folder, *settings, f"run_name={recipe}")
+    assert outcome.code == 0, outcome.text
+    undisturbed = folder / "runs" / recipe
+    for kill in ({"kill_at": 6}, {"kill_at": 7, "where": "save"}):
+        name = f"{recipe}-{kill['kill_at']}"
+        outcome = fork_server.run(folder, *settings, f"run_name={name}", **kill)
+        assert outcome.code == -9, outcome.text
+        resumed = fork_server.run(folder, "resume", f"runs/{name}")
+        assert resumed.code == 0, resumed.text
+        assert state_hash(folder / "runs" / name) == state_hash(undisturbed)
+        assert log_of(folder / "runs" / name) == log_of(undisturbed)
+
+
 def test_r3_a_finished_run_says_so_and_does_nothing(fork_server, folder, whole):
     before = {p: p.stat().st_mtime_ns for p in whole.rglob("*") if p.is_file()}
     for command in (("resume", "runs/whole"), ("train", "config.yaml", "run_name=whole")):
@@ -165,11 +182,20 @@ def test_r3_a_finished_run_goes_on_for_more_steps_only(fork_server, folder, whol
     assert (bare / "metrics.jsonl").read_text() == log
 
 
-def test_r4_every_field_of_the_state_is_used():
+TETHER = {"recipe": "tether", "responses_per_prompt": 2, "reward_against": "start"}
+
+
+@pytest.mark.parametrize(
+    "recipe", [{}, {"recipe": "rloo", "responses_per_prompt": 2}, TETHER], ids=["ppo", "rloo", "tether"]
+)
+def test_r4_every_field_of_the_state_is_used(recipe):
     """Each in turn as it was in a fresh trainer: the next step is refused, or another one."""
 
+    def step_of(trainer):
+        return trainer.ppo_step(trainer.prompts_of_step(PROMPTS, trainer.step))
+
     def next_step(trainer):
-        results = trainer.ppo_step(PROMPTS)
+        results = step_of(trainer)
         return results["sa_pairs"]["action"].tolist(), fingerprint(trainer)
 
     def fingerprint(trainer):
@@ -178,9 +204,11 @@ def test_r4_every_field_of_the_state_is_used():
 
     changes = {"adaptive_kl_target": 0.5, "mini_batch_size": 4, "adaptive_kl_horizon": 10, "lora_dropout": 0.0}
     changes |= {"lora_layers": 1, "lora_target_modules": ["v_proj"]}  # few fields of each kind
+    changes |= recipe
     trained = tiny_trainer(**changes)
+    trained.generator.agree_on_invocation(PROMPTS)
     for _ in range(2):
-        trained.ppo_step(PROMPTS)
+        step_of(trained)
     saved, fresh = trained.state(), tiny_trainer(**changes).state()
     expected = next_step(trained)
 

@@ -34,7 +34,7 @@ def state_of(trainer: PPOTrainer) -> State:
             "first_gap": trainer.sampler_gap_guard.first_gap,
         },
     }
-    if trainer.start_score is not None:
+    if trainer.config.reward_against == "start":
         values["start_score"] = trainer.start_score
     if isinstance(trainer.estimator, Tether):
         values["tether_weight"] = trainer.estimator.weight
@@ -60,7 +60,8 @@ def restore_into(trainer: PPOTrainer, state: State) -> None:
     trainer.runaway_guard.steps_beyond = int(guards["steps_beyond"])
     trainer.constant_reward_guard.steps_constant = int(guards["steps_constant"])
     trainer.sampler_gap_guard.first_gap = guards["first_gap"]
-    trainer.start_score = state.values.get("start_score")
+    if trainer.config.reward_against == "start":
+        trainer.start_score = state.value("start_score")
     if isinstance(trainer.estimator, Tether):
         trainer.estimator.weight = float(state.value("tether_weight"))
     trainer.step = int(counters["step"])
