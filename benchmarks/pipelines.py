@@ -25,6 +25,19 @@ Configure = Callable[[Namespace, Path, int], PipelineConfig]
 """The pipeline of one seed, with its data written to the folder."""
 
 LEARNING_RATE = 1.5e-3  # of PPO: real data is more, and more varied, than the demo's
+# PPO with a value model against a learned reward.
+PPO: dict[str, Any] = {
+    "best_of": 4,
+    "batch_size": 64,
+    "mini_batch_size": 16,
+    "epochs": 1,
+    "temperature": 0.7,
+    "gamma": 1.0,
+    "lam": 1.0,
+    "kl_coef": 0.03,
+    "lr_schedule": "constant",
+    "value_learning_rate": 0.001,
+}
 MEASURES = ("reward", "second_reward", "rouge_l", "kl", "tokens")
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
 from burnish.stages.demo import demo_settings
-from pipelines import LEARNING_RATE, measure_seeds, write
+from pipelines import LEARNING_RATE, PPO, measure_seeds, write
 from reward_model import COMMON, OPENING_WORDS, scored_sentences
 from workload import read_rows
 
-TLDR, SENTIMENT = demo_settings("tldr"), demo_settings("sentiment")
+SENTIMENT = demo_settings("sentiment")
 MODEL = {key: SENTIMENT[key] for key in ("model_name", "lora_layers", "lora_dropout", "prompt_cache_mb")}
 
 
@@ -30,7 +30,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
     openings = [{"prompt": opening} for opening in dict.fromkeys(map(" ".join, words))]
     return pipeline_config(
         {
-            # As the demo's sentiment task; and its PPO as the demo's against a learned reward.
+            # As the demo's sentiment task, but for the reward.
             "model": MODEL | {"adapter_scope": SENTIMENT["adapter_scope"], "seed": seed},
             "reward_model": {
                 "scores": write(folder / "scores.jsonl", scores),
@@ -40,8 +40,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "batch_size": COMMON["batch_size"],
                 "learning_rate": COMMON["learning_rate"],
             },
-            "ppo": TLDR["ppo"]
-            | {"best_of": 4}
+            "ppo": PPO
             | {
                 "prompts": write(folder / "openings.jsonl", openings),
                 "num_eval_prompts": 64,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
 from burnish.stages.demo import demo_settings
-from pipelines import LEARNING_RATE, measure_seeds, write
+from pipelines import LEARNING_RATE, PPO, measure_seeds, write
 from workload import read_rows
 
 TLDR = demo_settings("tldr")
@@ -45,16 +45,18 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
     return pipeline_config(
         {
             "model": MODEL | {"seed": seed},
-            "sft": TLDR["sft"] | {"demonstrations": train_file, "eval_demonstrations": valid_file},
+            "sft": TLDR["sft"] | {"demonstrations": train_file, "eval_demonstrations": valid_file, "epochs": 1},
             "reward_model": TLDR["reward_model"]
             | {
+                "batch_size": 8,
+                "max_new_tokens": 60,
                 "preferences": write(folder / "pairs.jsonl", swapped(train, seed)),
                 "eval_preferences": write(folder / "valid_pairs.jsonl", swapped(valid, seed)),
                 "epochs": 2,
             },
-            "ppo": TLDR["ppo"]
-            | {"best_of": 4}
+            "ppo": PPO
             | {
+                "eval_reward": "tldr",
                 "prompts": train_file,
                 "eval_prompts": valid_file,
                 "fields": {"reference": "completion"},

@@ -32,7 +32,7 @@ def test_a_short_real_run(tmp_path, task):
         config = sentiment_config(**shorter)
     else:
         values = demo_settings("tldr")
-        config = TrainConfig(**(values["model"] | values["ppo"] | shorter | alone))
+        config = TrainConfig(**(values["model"] | values["ppo"] | shorter | alone | {"responses_per_prompt": 2}))
     config = config.model_copy(update={"run_dir": str(tmp_path), "run_name": "run"})
     prompts = STAGES["ppo"].load(config)
     prompts = Split(prompts.train[:6], prompts.held_out[:3])
