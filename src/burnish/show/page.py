@@ -67,6 +67,11 @@ SHADES = {
     ),
 }
 """What tokens can be coloured by: the meaning, and what above and below 0 say."""
+OF_THE_RESPONSE = (
+    "how much more the response earned than what it was compared with, such as the prompt's other responses",
+    "made more likely",
+    "made less likely",
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def report_page(run: Run) -> str:
         charts=_charts(rows),
         responses=_responses(samples, _subtracted_means(rows, settings)),
         probes=_probes(hide(run.read_lines("probes.jsonl"))),
-        shades={key: (COLUMN_NAMES[key], *texts) for key, texts in SHADES.items() if key in known},
+        shades={key: (COLUMN_NAMES[key], *texts) for key, texts in _shades(known).items()},
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in known},
         trust=_trust(run, rows),
         settings={k: v for k, v in settings.items() if v is not None},
@@ -151,6 +156,13 @@ def _reward_parts(rows: list[dict[str, Any]]) -> list[Line]:
         return []
     lines = (series([{"step": r["step"]} | (r.get("reward_parts") or {}) for r in rows], name) for name in names)
     return [line for line in lines if line is not None]
+
+
+def _shades(known: set[str]) -> dict[str, tuple[str, str, str]]:
+    """Without a value model, KL first: the advantage is then the response's, and says nothing of a single token."""
+    if "value" in known:
+        return {key: texts for key, texts in SHADES.items() if key in known}
+    return {key: texts for key, texts in (("kl", SHADES["kl"]), ("advantage", OF_THE_RESPONSE)) if key in known}
 
 
 def _trust(run: Run, rows: list[dict[str, Any]]) -> str:
