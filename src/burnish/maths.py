@@ -210,12 +210,12 @@ def dppo_keeps(logprob: Tensor, old_logprob: Tensor, advantage: Tensor, low: flo
     return ~(((advantage > 0) & (moved > high)) | ((advantage < 0) & (moved < -low)))
 
 
-def cispo_loss(logprob: Tensor, ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
-    """-clip(ratio, 1 - low, 1 + high) * A * log pi, the clipped ratio a constant (CISPO).  [B, T] -> [B, T]
+def cispo_loss(logprob: Tensor, ratio: Tensor, advantage: Tensor, high: float) -> Tensor:
+    """-min(ratio, 1 + high) * A * log pi, the bounded ratio a constant (CISPO).  [B, T] -> [B, T]
 
     No token loses its gradient: the clip bounds how much it counts.
     """
-    return -ratio.clamp(1.0 - low, 1.0 + high).detach() * advantage * logprob
+    return -ratio.clamp(max=1.0 + high).detach() * advantage * logprob
 
 
 def value_mse_loss(value: Tensor, returns: Tensor, old_value: Tensor, value_clip: float | None) -> Tensor:

@@ -368,7 +368,7 @@ TRAIN = MODEL | RUN | {
     "responses_per_prompt": seen(2, "1 prompts"),
     "value_epochs": seen(3, "1 value model"),
     "value_warmup_epochs": seen(3, "1 value model", value_warmup_steps=1),
-    "policy_loss": both(*(seen(kind, "1 policy") for kind in ("dppo", "cispo", "sequence"))),
+    "policy_loss": both(*(seen(kind, "1 policy") for kind in ("dppo", "cispo"))),
     "clip_high": seen(0.01, "1 policy"),
     "dual_clip": seen(1.01, "1 policy"),
     "entropy_coef": seen(0.5, "1 policy"),

@@ -109,7 +109,7 @@ def test_cost_of_a_sequence_is_what_a_training_pass_computes():
         pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
         for row in range(len(PROMPTS)):
             alone = pairs.select(torch.tensor([row]))
-            _, prompt, response = pass_lengths(pairs)
+            _, prompt, response = pass_lengths(pairs, pairs.context)
             assert alone.context.suffix_ids.shape[1] == prompt[row] + response[row]
 
 

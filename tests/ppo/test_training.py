@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from burnish import BurnishError, DivergedError
+from burnish import BurnishError, DivergedError, SAPairs
+from burnish.decoder.head import entropy_of_states
 from burnish.models.updates import Updates
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.training import PolicyLoss, ValueLoss
@@ -222,3 +223,60 @@ def test_whitened_advantages_depend_neither_on_the_rewards_scale_nor_on_their_le
         advantage = torch.randn(pairs.mask.shape, generator=torch.Generator().manual_seed(0)) * scale + level
         losses.append(trainer.model_trainer.train_policy_model(pairs.with_columns(advantage=advantage)))
     assert losses == pytest.approx(losses[:1] * 3, abs=1e-5)
+
+
+# ------------------------------------------------------------------------------------------- the policy's loss by hand
+
+LOSS_MASK = torch.tensor([[True, True], [True, False]])
+
+
+def loss_of(logprob=0.0, **settings):
+    """Ratio exp(logprob) at every token; advantages 1 and 3 of the first response, -2 of the second."""
+    advantage = torch.tensor([[1.0, 3.0], [-2.0, 0.0]])
+    pairs = SAPairs(LOSS_MASK, {"logprob": torch.zeros(2, 2), "advantage": advantage})
+    new = torch.full((2, 2), logprob) * LOSS_MASK
+    loss = PolicyLoss(0.2, longest=10, **settings)
+    summed, sums = loss(pairs, new, entropy=torch.tensor([[0.5, 0.5], [1.0, 0.0]]) if loss.entropy_coef else None)
+    assert sums["policy_loss"][0] == summed
+    return summed.item(), loss.weight_of(pairs.lengths)
+
+
+def test_how_tokens_add_up():
+    assert loss_of(aggregate="tokens") == (-2.0, 3)  # -1 - 3 + 2
+    assert loss_of(aggregate="sequences") == (0.0, 2)  # the means are -2 and 2
+    assert loss_of(aggregate="constant") == (-2.0, 20)  # two responses, ten tokens each at most
+
+
+def test_entropy_is_paid_for_in_the_rewards_units():
+    # 0.5 + 0.5 + 1 nats at 0.1 * 3 each; the advantages are scaled too
+    assert loss_of(entropy_coef=0.1, scale=3.0)[0] == pytest.approx(-6.0 - 0.6)
+
+
+def test_what_bounds_an_update():
+    ratio = math.log(1.5)
+    # clip: -1.2 - 3.6, and 2 * 1.5 that nothing bounds; with dual_clip 1.25 it is 2.5
+    assert loss_of(ratio)[0] == pytest.approx(-1.8)
+    assert loss_of(ratio, dual_clip=1.25)[0] == pytest.approx(-2.3)
+    assert loss_of(ratio, clip_high=0.4)[0] == pytest.approx(-1.4 * 4 + 3.0)
+    # one ratio for the response is the same here; cispo: -min(1.5, 1.2) * (1 + 3 - 2) * log 1.5
+    assert loss_of(ratio, kind="sequence")[0] == pytest.approx(-1.8)
+    assert loss_of(ratio, kind="cispo")[0] == pytest.approx(-1.2 * 2 * ratio)
+    # dppo: a probability of 1 that became 1.5 has moved by 0.5; only the token that is pushed the other way counts
+    assert loss_of(ratio, kind="dppo")[0] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("kept", [None, torch.tensor([[0, 3, 5], [2, 4, -1]], dtype=torch.int32)], ids=["all", "kept"])
+def test_the_entropys_gradient_is_its_own(kept):
+    torch.manual_seed(0)
+    hidden, head = torch.randn(2, 4, dtype=torch.float64, requires_grad=True), torch.randn(6, 4, dtype=torch.float64)
+    z = hidden @ head.T / 0.7
+    if kept is not None:
+        z = z.gather(1, kept.long().clamp(min=0)).masked_fill(kept < 0, -torch.inf)
+    p = z.softmax(-1)
+    expected = -(p * torch.where(p > 0, p, torch.ones_like(p)).log()).sum(-1)
+    ours = entropy_of_states(hidden, head, kept, 0.7)
+    torch.testing.assert_close(ours.double(), expected, atol=1e-6, rtol=1e-5)
+    weights = torch.tensor([1.0, -2.0])
+    (mine,) = torch.autograd.grad((ours * weights).sum(), hidden)
+    (theirs,) = torch.autograd.grad((expected * weights).sum(), hidden)
+    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)

@@ -96,6 +96,8 @@ class PromptEncoder:
         encoded = []
         for number, (prompt, ids) in enumerate(zip(prompts, self.encode(prompts), strict=True)):
             name = place_of(prompt) or f"prompt {number}"
+            if reference_of(prompt) is None:
+                raise InputError(f"{name} has no reference answer, which value_reads_reference needs")
             ahead = self.tokenizer(f"Reference answer: {reference_of(prompt)}\n\n", add_special_tokens=False)[
                 "input_ids"
             ]

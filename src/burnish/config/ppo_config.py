@@ -19,7 +19,7 @@ class PPOConfig(ModelConfig):
 
     stage = section = "ppo"
 
-    recipe: Recipe = "ppo"
+    recipe: Annotated[Recipe, FIXED] = "ppo"
     """A group of keys set at once (docs/recipes.md). `ppo` sets none: it is what the defaults describe. What the config
     gives itself wins. `burnish config --recipe rloo` prints what a recipe sets."""
 
@@ -174,10 +174,14 @@ class PPOConfig(ModelConfig):
         return RECIPES[recipe].keys | values if isinstance(recipe, str) and recipe in RECIPES else values
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """With some keys changed; another recipe changes all its keys."""
+        """With some keys changed; another recipe changes all its keys, and those of the one before that are as it set
+        them."""
         update = dict(update or {})
-        recipe = RECIPES.get(update.get("recipe", ""))
-        return super().model_copy(update=(recipe.keys if recipe else {}) | update, deep=deep)
+        if update.get("recipe") in RECIPES:
+            before = RECIPES[self.recipe].keys
+            left = {key: self._default_of(key) for key, value in before.items() if getattr(self, key) == value}
+            update = left | RECIPES[update["recipe"]].keys | update
+        return super().model_copy(update=update, deep=deep)
 
     def broken_rules(self) -> list[str]:
         broken = super().broken_rules()
@@ -217,6 +221,14 @@ class PPOConfig(ModelConfig):
         if mini is not None and mini % each and not self.batch_size % each:
             broken.append(
                 f"mini_batch_size {mini} would tear apart the {each} responses to a prompt; use a multiple of {each}"
+            )
+        whole = self.baseline in ("leave_one_out", "group_mean", "group_normalised")
+        if whole and self.gamma != 1:
+            broken.append(f"baseline: {self.baseline} compares whole returns, which nothing discounts; set gamma: 1")
+        if self.policy_loss == "sequence" and not whole:
+            broken.append(
+                "policy_loss: sequence has one ratio for a response, so all its tokens need the same advantage; use a "
+                "baseline of whole responses, such as group_normalised"
             )
         if self.baseline != "gae" and self.lam != self._default_of("lam"):
             broken.append(f"lam belongs to GAE, and baseline is {self.baseline}; leave it out")

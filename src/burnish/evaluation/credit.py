@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
+from burnish.errors import InputError
 from burnish.evaluation.intervals import correlation
 from burnish.evaluation.measure import EVAL_SEED
 from burnish.maths import reward_to_go
 from burnish.ppo.ppo_trainer import PPOTrainer
+from burnish.ppo.reward_computer import only_scored
 from burnish.ppo.token_attribution import SAPairBuilder
 from burnish.rollout.sampling import Begun
 from burnish.sa_pairs.padding import right_padded
@@ -74,17 +76,19 @@ def measure_credit(
 
     Everything is as in a training step: sampling, reward, KL charge, discount.
     """
+    if trainer.config.whiten_rewards:
+        raise InputError("credit is measured in the reward's units, which whiten_rewards changes from batch to batch")
     generator = torch.Generator(trainer.base.device).manual_seed(seed)
     each = trainer.config.responses_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(each)]
     pairs = _credited(trainer, repeated, generator)
-    chosen = {
-        row * each: _spread(int(pairs.lengths[row * each]), positions) for row in range(len(prompts))
-    }  # the first of each group: the others are its baseline
-    tokens = [State(row, position) for row, places in chosen.items() for position in places]
+    repeated = [repeated[number] for number in pairs.numbers]  # those that could be scored
+    first = [row for row, number in enumerate(pairs.numbers) if number % each == 0]  # the others are its baseline
+    tokens = [State(row, place) for row in first for place in _spread(int(pairs.lengths[row]), positions)]
     after = {token: State(token.response, token.position + 1) for token in tokens}
     states = list(dict.fromkeys([*tokens, *(s for s in after.values() if s.position < pairs.lengths[s.response])]))
     earned = _earned(trainer, repeated, pairs, states, continuations, generator)
+    states, tokens = [s for s in states if s in earned], [t for t in tokens if t in earned]
     worth = {state: fmean(returns) for state, returns in earned.items()}
     error = {state: _squared_error(returns) for state, returns in earned.items()}
 
@@ -131,6 +135,7 @@ def _credited(trainer: PPOTrainer, prompts: Sequence[str], generator: torch.Gene
 
 def _rewarded(trainer: PPOTrainer, prompts: Sequence[str], texts: list[str], pairs: SAPairs) -> SAPairs:
     rewards = trainer.reward_computer.compute_rewards(prompts, texts, pairs)
+    prompts, texts, pairs, rewards = only_scored(prompts, texts, pairs, rewards)
     pairs = trainer.kl_divergence.add_kl_to_sa_pairs(pairs)
     return trainer.reward_adjuster.adjust_rewards_with_kl(
         pairs, rewards, trainer.charged_kl_coef, trainer.centre(prompts, rewards)
@@ -154,14 +159,14 @@ def _earned(
         said = [pairs["action"][s.response, : s.position].tolist() for s in batch]
         continued = _continued(trainer, asked, said, generator)
         returns = reward_to_go(continued["reward"], trainer.config.gamma)
-        for row, state in enumerate(batch):
-            earned[state].append(float(returns[row, state.position]))
-    return earned
+        for row, number in enumerate(continued.numbers):  # without those that no reward could be had for
+            earned[batch[number]].append(float(returns[row, batch[number].position]))
+    return {state: own for state, own in earned.items() if own}
 
 
 def _continued(trainer: PPOTrainer, prompts: list[str], said: list[list[int]], generator: torch.Generator) -> SAPairs:
     """Responses that begin with what has been said, rewarded."""
-    given, own = right_padded([tokens or [-1] for tokens in said])
+    given, own = (t.to(trainer.base.device) for t in right_padded([tokens or [-1] for tokens in said]))
     sampler = trainer.generator.sampler
     begun = Begun(sampler.temperature, sampler.top_k, sampler.top_p, tokens=given.masked_fill(~own, -1))
     encoded = trainer.generator.encoder.encode(prompts)

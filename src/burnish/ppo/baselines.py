@@ -61,21 +61,28 @@ class BatchMean:
 
 
 class Tether:
-    """The returns to come at each token, less a mix of leave-one-out and the critic's value (TETHER).
+    """The rewards to come at each token, less a mix of leave-one-out and the critic's value (TETHER).
 
     The critic's weight begins at 0 and follows what would have predicted the returns of earlier batches best, so a
-    critic that explains nothing has no say. A batch never sets its own weight: that would bias its advantages.
+    critic that explains nothing has no say. A batch never sets its own weight: that would bias its advantages. A
+    response that is alone in its group is compared with the critic.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gamma: float = 1.0) -> None:
+        self.gamma = gamma
         self.weight = 0.0
+        self.used = 0.0
+        """The weight in the last batch's advantages."""
 
     def compute_advantages(self, sa_pairs: SAPairs) -> SAPairs:
-        returns, group = _returns_and_groups(sa_pairs)
-        baseline = leave_one_out_mean(returns, group)[:, None].expand(sa_pairs.mask.shape)
-        value, to_come = sa_pairs["value"], sa_pairs["returns"]
+        value, to_come = sa_pairs["value"], reward_to_go(sa_pairs["reward"], self.gamma)
+        group = _groups(sa_pairs)
+        alone = (group == group[:, None]).sum(1, keepdim=True) == 1  # [B, 1]
+        others = leave_one_out_mean(to_come[:, 0], group)[:, None].expand(sa_pairs.mask.shape)
+        baseline = torch.where(alone, value, others)
+        self.used = self.weight
         advantage = to_come - ((1 - self.weight) * baseline + self.weight * value)
-        fitted = tether_weight(to_come, value, baseline, sa_pairs.mask)
+        fitted = tether_weight(to_come, value, baseline, sa_pairs.mask & ~alone)
         self.weight = TETHER_MEMORY * self.weight + (1 - TETHER_MEMORY) * fitted
         return sa_pairs.with_columns(advantage=advantage)
 
@@ -88,13 +95,16 @@ def baseline_of(config: PPOConfig) -> Estimator | None:
         return GroupMean(by_spread=config.baseline == "group_normalised")
     if config.baseline == "batch_mean":
         return BatchMean(config.gamma)
-    return Tether() if config.baseline == "tether" else None
+    return Tether(config.gamma) if config.baseline == "tether" else None
 
 
 def _returns_and_groups(sa_pairs: SAPairs) -> tuple[Tensor, Tensor]:
     """[B] each."""
-    returns = sa_pairs["reward"].sum(1)
-    return returns, torch.tensor(list(sa_pairs.groups), device=returns.device)
+    return sa_pairs["reward"].sum(1), _groups(sa_pairs)
+
+
+def _groups(sa_pairs: SAPairs) -> Tensor:
+    return torch.tensor(list(sa_pairs.groups), device=sa_pairs.mask.device)
 
 
 def _spread_over_tokens(sa_pairs: SAPairs, advantage: Tensor) -> SAPairs:

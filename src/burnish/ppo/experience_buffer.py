@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from burnish.decoder.shared_context import SharedContext
 from burnish.errors import InputError
 from burnish.maths import masked_mean, masked_var
 from burnish.models.updates import Batch, Items
@@ -53,11 +54,13 @@ class ExperienceBuffer:
         prefix_cost: float = 0.0,
         responses_per_prompt: int = 1,
         weight_of: Callable[[Tensor], float] = lambda lengths: int(lengths.sum()),
+        of_critic: bool = False,
     ) -> Iterator[Batch[SAPairs]]:
         """One epoch in mini-batches: every sequence once, in a fresh random order; those of one prompt together.
 
         A token of the prompt's shared prefix, which a pass reads but does not compute, counts as `prefix_cost` tokens.
-        `weight_of` says, by the lengths of a mini-batch's responses, what their summed loss is divided by.
+        `weight_of` says, by the lengths of a mini-batch's responses, what their summed loss is divided by. `of_critic`:
+        the passes are a value model's, which may read more than the policy does.
         """
         if not self.tables:
             raise InputError("the experience buffer is empty; store a rollout first")
@@ -67,7 +70,7 @@ class ExperienceBuffer:
         for chosen in order.split(size):
             parts = list(self._by_table(torch.tensor([n for prompt in chosen.tolist() for n in prompts[prompt]])))
             weight = weight_of(torch.cat([table.lengths[rows] for table, rows in parts]))
-            yield Batch([_items(table, rows, prefix_cost) for table, rows in parts], weight)
+            yield Batch([_items(table, rows, prefix_cost, of_critic) for table, rows in parts], weight)
 
     def _prompts(self) -> list[list[int]]:
         """The sequences of each prompt."""
@@ -87,30 +90,24 @@ class ExperienceBuffer:
             first += size
 
 
-def _items(table: SAPairs, rows: Tensor, prefix_cost: float) -> Items[SAPairs]:
+def _items(table: SAPairs, rows: Tensor, prefix_cost: float, of_critic: bool) -> Items[SAPairs]:
     """Some sequences of a table. Each pass is cut out of it when it is asked for."""
-    prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table))  # [n] each
+    context = (table.critic_context if of_critic else None) or table.context
+    prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table, context))  # [n] each
     return Items(
         sizes=torch.stack([prefix * prefix_cost, prompt, response], dim=1).tolist(),
-        shared=_shared_prefixes(table, rows),
+        shared=None if context is None or context.prefix_rows is None else context.prefix_rows.cpu()[rows].tolist(),
         take=lambda chosen: table.select(rows[chosen]),
         name_of=lambda item: f"response {table.numbers[int(rows[item])]}",
     )
 
 
-def pass_lengths(table: SAPairs) -> tuple[Tensor, Tensor, Tensor]:
+def pass_lengths(table: SAPairs, context: SharedContext | None) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens of each sequence in a training pass: of the prefix, the prompt's adapted end, the response.  [B] each
 
     The last response token is not computed (no state comes after it).
     """
-    if table.context is None or table.prompt_mask is None:
+    if context is None:
         return torch.zeros_like(table.lengths), torch.zeros_like(table.lengths), table.lengths
-    start = table.context.start
-    return table.prompt_mask[:, :start].sum(1), table.prompt_mask[:, start:].sum(1), table.lengths - 1
-
-
-def _shared_prefixes(table: SAPairs, rows: Tensor) -> list[int] | None:
-    """Which prefix each sequence reads, where some read the same; they go into a pass together."""
-    if table.context is None or table.context.prefix_rows is None:
-        return None
-    return table.context.prefix_rows.cpu()[rows].tolist()
+    prompt_mask, start = context.prompt_mask, context.start
+    return prompt_mask[:, :start].sum(1), prompt_mask[:, start:].sum(1), table.lengths - 1

@@ -128,7 +128,9 @@ class ModelTrainer:
         size, each = self.config.mini_batch_size, self.config.responses_per_prompt
         history: list[dict[str, float]] = []
         for _ in range(epochs):
-            for mini_batch in buffer.mini_batches(size, self.order, prefix_cost, each, weight_of):
+            for mini_batch in buffer.mini_batches(
+                size, self.order, prefix_cost, each, weight_of, of_critic=name == "value"
+            ):
                 means = updates.gradients(mini_batch, loss_of)
                 norm = means.pop("grad_norm")
                 history.append(means | {f"{name}_grad_norm": norm})

@@ -14,7 +14,7 @@ from burnish.base_setup.base_setup import BaseSetup
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
 from burnish.data.records import place_of, prompt_key, reference_of
-from burnish.errors import DivergedError, InputError
+from burnish.errors import DivergedError, InputError, RewardFailedError
 from burnish.maths import linear_decay
 from burnish.models.adapter_files import adapter_folder, load_adapter, save_to_run
 from burnish.models.policy_model import PolicyModel
@@ -187,11 +187,19 @@ class PPOTrainer:
     def centre(self, prompts: Sequence[str], rewards: Scores) -> torch.Tensor | float:
         """What scores count from in training."""
         if self.config.reward_against == "reference":
-            answers = {prompt_key(prompt): (prompt, reference_of(prompt) or "") for prompt in prompts}
+            check_references(self.config, prompts)
+            answers = {(prompt_key(p), reference_of(p)): (p, str(reference_of(p))) for p in prompts}
             asked, references = zip(*answers.values(), strict=True)
             scores = self.reward_computer.compute_rewards(asked, references).totals
+            for prompt, score in zip(asked, scores, strict=True):
+                if score is None:
+                    raise RewardFailedError(
+                        f"the reference answer of {prompt[:60]!r} could not be scored, which reward_against: reference "
+                        "needs"
+                    )
             by_prompt = dict(zip(answers, scores, strict=True))
-            return torch.tensor([by_prompt[prompt_key(prompt)] for prompt in prompts], device=self.base.device)
+            centres = [by_prompt[prompt_key(p), reference_of(p)] for p in prompts]
+            return torch.tensor(centres, device=self.base.device)
         if self.config.reward_against == "start" and self.start_score is None:
             self.start_score = fmean(rewards.totals)
         return self.start_score or 0.0
@@ -228,7 +236,7 @@ class PPOTrainer:
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),
             "left_out": rewards.num_left_out,
-            **({"tether_weight": self.estimator.weight} if isinstance(self.estimator, Tether) else {}),
+            **({"tether_weight": self.estimator.used} if isinstance(self.estimator, Tether) else {}),
             "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
             **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},
             "buffer_mb": self.experience_buffer.nbytes / 2**20,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from burnish.data.records import prompt_key
+from burnish.data.records import prompt_key, reference_of
 from burnish.decoder.head import against_reference
 from burnish.models.policy_model import PolicyModel
 from burnish.models.role import scattered
@@ -21,9 +22,10 @@ class SAPairBuilder:
     """From one rollout to one table: the state of each pair is its prompt and the tokens before it."""
 
     def build(self, rollout: Rollout, speaker: PolicyModel, prompts: Sequence[str] | None = None) -> SAPairs:
-        """Responses to equal `prompts` form a group."""
-        numbers: dict[tuple[str, str], int] = {}
-        groups = None if prompts is None else [numbers.setdefault(prompt_key(p), len(numbers)) for p in prompts]
+        """Responses to equal `prompts`, with the same reference answer if they have one, form a group."""
+        numbers: dict[Any, int] = {}
+        keys = None if prompts is None else [(prompt_key(p), reference_of(p)) for p in prompts]
+        groups = None if keys is None else [numbers.setdefault(key, len(numbers)) for key in keys]
         known = {"action": rollout.action, "logprob": rollout.logprob, "entropy": rollout.entropy}
         pairs = SAPairs(
             mask=rollout.mask,

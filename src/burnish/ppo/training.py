@@ -76,7 +76,7 @@ class PolicyLoss:
             ratio = sequence_ratio(logprob, old_logprob, mask)
         outside = (ratio < 1 - low) | (ratio > 1 + high)
         if self.kind == "cispo":
-            return cispo_loss(logprob, ratio, advantage, low, high), outside
+            return cispo_loss(logprob, ratio, advantage, high), ratio > 1 + high
         return ppo_clip_loss(ratio, advantage, low, high, self.dual_clip), outside
 
     def weight_of(self, lengths: Tensor) -> float:

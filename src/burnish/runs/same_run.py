@@ -90,10 +90,10 @@ def _same(then: Any, now: Any, is_path: bool = False) -> bool:
     if is_path and isinstance(then, str) and isinstance(now, str):
         return then == now or not Path(then).exists()
     if isinstance(then, list) and isinstance(now, list):
-        return len(then) == len(now) and all(map(_same, then, now))
+        return len(then) == len(now) and all(_same(a, b, is_path) for a, b in zip(then, now, strict=True))
     if isinstance(then, dict) and isinstance(now, dict):
-        model = then.get("kind") == "model"
-        return then.keys() == now.keys() and all(_same(then[k], now[k], model and k == "path") for k in then)
+        paths = {"model": "path", "ensemble": "paths"}.get(str(then.get("kind")))
+        return then.keys() == now.keys() and all(_same(then[k], now[k], k == paths) for k in then)
     return then == now
 
 

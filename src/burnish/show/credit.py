@@ -32,8 +32,8 @@ def unmeasured_sentence(rows: list[dict[str, Any]], folder: str) -> str:
     explained = [row["explained_variance"] for row in rows if "explained_variance" in row]
     if not explained:
         return (
-            "There is no value model: what a token is credited with is the whole response's, so these colours tell "
-            "responses apart, not tokens."
+            "There is no value model: a token is credited with what its response earned, so advantages tell responses "
+            "apart, not tokens."
         )
     share = median(explained[-max(1, len(explained) // 3) :])
     measure = f"`burnish credit {folder}` measures how far to trust them."
