@@ -115,6 +115,22 @@ def time_to_reward(results: dict[str, Any]) -> str:
     return "\n\n".join([table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows), rates, measured_on(results)])
 
 
+def groups(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            r["name"],
+            f"{r['seconds']:.1f} s",
+            f"{r['seconds_generate_sequences']:.1f} s",
+            f"{r['training']:.1f} s",
+            f"{r['buffer_mb']:.0f} MB",
+            f"{r['peak_gb']:.2f} GB",
+        ]
+        for r in results["rows"]
+    ]
+    header = ["responses to a prompt", "a step", "rollout", "training", "held for training", "peak memory"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
 def tricks(results: dict[str, Any]) -> str:
     rows = [[n, f"{b:.3f} s", f"{a:.3f} s", f"{b / a:.2f}x"] for n, (b, a) in results["rows"].items()]
     return table(["idea", "before", "after", "faster"], rows) + "\n\n" + measured_on(results)
@@ -268,6 +284,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         step_profile,
         scaling,
         time_to_reward,
+        groups,
         tricks,
         on_paper,
         torture,

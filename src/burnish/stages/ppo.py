@@ -236,7 +236,7 @@ def _announce(
         f"{f' ({config.responses_per_prompt} to a prompt)' if config.responses_per_prompt > 1 else ''}, "
         f"{len(prompts.train)} prompts; each step makes {updates} optimizer {'step' if updates == 1 else 'steps'} of "
         f"{'each model' if config.has_critic and config.value_epochs in (None, config.epochs) else 'the policy'}"
-        f"{', fewer of the policy where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
+        f"{', fewer where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
         f"Adapters act on the {config.adapter_scope}, reward: {plain(trainer.reward_computer.name)}. "
         f"Run folder: {plain(str(run.folder))}",
         highlight=False,
