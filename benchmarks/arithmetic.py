@@ -26,6 +26,9 @@ class Arithmetic:
         kept = float(pairs.mask.sum()) * base.head.shape[0] if pairs.kept is None else float((pairs.kept >= 0).sum())
         self.kept_head = 2 * base.hidden_size * kept  # of all states
 
+        in_loss = config.kl_in != "reward" and config.kl_estimator == "exact"
+        self.kl_head = 1.5 * self.states * self.head if in_loss else 0.0  # two products forwards, one backwards
+
         self.num_layers, self.adapted = base.num_layers, base.num_layers - base.trunk_depth
         self.epochs = config.epochs
         lengths = pairs.lengths.tolist()
@@ -61,12 +64,11 @@ class Arithmetic:
         parts = {
             "prefill": self.num_layers * (self.prefix * self.layer + self.prefix_keys * self.queries),
             "decode": lower + upper + self.states * self.head,
-            "reference": self._pass(self.adapted, False)
-            + self.states * self.head
-            + self.kept_head,  # its whole vocabulary
+            "reference": self._pass(self.adapted, False),
+            "KL to the reference": self.states * self.head + self.kept_head,  # its whole vocabulary
             "value": upper,
             "reward": 0.0,
-            "policy training": self._training(self.kept_head),
+            "policy training": self._training(self.kept_head + self.kl_head),
             "value training": self._training(0.0),
             "everything else": 0.0,
         }

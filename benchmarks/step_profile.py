@@ -1,6 +1,6 @@
 """Where a PPO step's time goes, and how much of the machine it uses.
 
-    python benchmarks/step_profile.py                    # the demo's step, and the same with adapters on all layers
+    python benchmarks/step_profile.py     # adapters on the top third, on all layers, and with the exact KL in the loss
 
 For every part: its seconds, the arithmetic that it needs (arithmetic.py) and the rate that makes, as a share of the
 rate that this machine reaches in large fp32 matrix products between the steps of the same run. A further step under
@@ -20,8 +20,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from arithmetic import Arithmetic
 from burnish import PPOTrainer
+from burnish.ppo import token_attribution
 from workload import machine, matmul_rate, ppo_task, write_results
 
+WAYS: dict[str, dict[str, Any]] = {
+    "top third of the layers (the demo)": {},
+    "all layers": {"lora_layers": "all"},
+    "top third of the layers, the exact KL in reward and loss": {"kl_in": "both", "kl_estimator": "exact"},
+}
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
 
 
@@ -57,6 +63,7 @@ def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:
     watch.on(trainer.base, "read_prompts", "prefill")
     watch.on(trainer.generator.engine, "generate", "decode")
     watch.on(trainer.generator.extractor, "extract", "reference")
+    watch.on(token_attribution, "against_reference", "KL to the reference")
     watch.on(trainer.value_adder, "add_values_to_sa_pairs", "value")
     watch.on(trainer.reward_computer, "compute_rewards", "reward")
     watch.on(trainer.model_trainer, "train_policy_model", "policy training")
@@ -108,7 +115,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     options = parser.parse_args()
     runs = {}
-    for name, settings in (("top third of the layers (the demo)", {}), ("all layers", {"lora_layers": "all"})):
+    for name, settings in WAYS.items():
         runs[name] = measure({"batch_size": options.batch_size} | settings, options.steps)
         show(name, runs[name])
     summary = {n: {"share": round(r["share"], 3), "products": round(r["time_in_products"], 3)} for n, r in runs.items()}

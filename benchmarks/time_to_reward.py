@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from peer import run_side, trl_python
+from peer import python_of, run_side
 from workload import MeasuredRows, fingerprint, machine, ppo_task, write_results
 
 GOAL = 0.6
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=8.0)
     parser.add_argument("--trl-learning-rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3, 3e-3])
     options = parser.parse_args()
-    trl_python()  # installed before anything is timed
+    python_of("trl")  # installed before anything is timed
 
     measured = MeasuredRows("time_to_reward")
     rows: list[dict[str, Any]] = []

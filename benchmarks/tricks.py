@@ -19,7 +19,7 @@ from rich.table import Table
 
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup.embedded import EMBEDDED_NAME
-from burnish.decoder.head import selected_logprobs
+from burnish.decoder.head import Head, selected_logprobs
 from burnish.decoder.key_values import PromptCache
 from workload import machine, prompts_of_length, write_results
 
@@ -53,7 +53,7 @@ def logprobs(states: int) -> tuple[float, float]:
         F.linear_cross_entropy(hidden, head, action, reduction="none", options=options).sum().backward()
 
     def ours() -> None:
-        selected_logprobs(hidden, head, action, None).sum().backward()
+        selected_logprobs(hidden, Head(head), action, None).sum().backward()
 
     return fastest(theirs, 2), fastest(ours, 2)
 

@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from peer import run_side, trl_python
+from peer import python_of, run_side
 from workload import LENGTHS, MeasuredRows, fingerprint, machine, prompts_of_length, write_results
 
 MICRO_BATCH = {"short": 8, "tldr": 4}
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    trl_python()  # installed before anything is timed
+    python_of("trl")  # installed before anything is timed
 
     rows = MeasuredRows("vs_trl")
     measured: dict[tuple[str, str], list[dict[str, float]]] = {}

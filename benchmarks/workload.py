@@ -112,8 +112,8 @@ class MeasuredRows:
         usable: Callable[[dict[str, Any]], bool] = lambda row: True,
     ) -> dict[str, Any]:
         """What `measure` finds, or what an earlier start of the script found for the very same key."""
-        for row in read_rows(self.file):
-            if key.items() <= row.items() and usable(row):
+        for row in self.known(**key):
+            if usable(row):
                 return row
         row = key | measure()
         print(json.dumps(row), flush=True)
@@ -121,6 +121,10 @@ class MeasuredRows:
         with self.file.open("a") as out:
             out.write(json.dumps(row) + "\n")
         return row
+
+    def known(self, **key: Any) -> list[dict[str, Any]]:
+        """All rows of a key, or of a part of one."""
+        return [row for row in read_rows(self.file) if key.items() <= row.items()]
 
     def forget(self) -> None:
         """All is measured and written elsewhere."""

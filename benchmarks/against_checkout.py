@@ -1,0 +1,66 @@
+"""A PPO step of this code beside one of another checkout of burnish: did a change cost time?
+
+    git worktree add ../before COMMIT
+    python benchmarks/against_checkout.py ../before [--rounds 3] [--shapes short tldr]
+
+The jobs are those of vs_trl.py, with prompts made here and handed to both. The two take turns in fresh processes, and
+who goes first changes with every round. Prints a table, with the median of the rounds' ratios, and one JSON line last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from vs_trl import MICRO_BATCH, SETTINGS, job_of
+from workload import LENGTHS
+
+
+def seconds_of(checkout: Path, job: str) -> float:
+    """The job's one step, by the code of a checkout."""
+    benchmarks = checkout / "benchmarks"
+    path = os.pathsep.join([str(checkout / "src"), str(benchmarks)])
+    command = [sys.executable, str(benchmarks / "burnish_side.py")]
+    done = subprocess.run(command, input=job, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
+    if done.returncode:
+        sys.exit(f"{checkout} failed:\n{done.stderr[-4000:]}")
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"][0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shapes", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
+    options = parser.parse_args()
+    checkouts = {"before": options.before.resolve(), "now": Path(__file__).parent.parent}
+    table = Table("prompts", "setting", "before", "now", "now / before", title="seconds of a PPO step")
+    ratios = {}
+    for shape in options.shapes:
+        for setting in options.settings:
+            seconds: dict[str, list[float]] = {name: [] for name in checkouts}
+            for number in range(options.rounds):
+                micro = {} if setting == "default" else {"micro_batch_size": MICRO_BATCH[shape]}
+                job = json.dumps(job_of(shape, number) | {"settings": SETTINGS[setting] | micro})
+                for name in checkouts if number % 2 == 0 else reversed(checkouts):
+                    seconds[name].append(seconds_of(checkouts[name], job))
+            ratio = median(now / before for before, now in zip(*seconds.values(), strict=True))
+            ratios[f"{shape} {setting}"] = round(ratio, 3)
+            each = [" ".join(f"{s:.1f}" for s in own) for own in seconds.values()]
+            table.add_row(shape, setting, *each, f"{ratio:.3f}")
+            print(shape, setting, *each, f"{ratio:.3f}", file=sys.stderr, flush=True)
+    Console(width=100).print(table)
+    print(json.dumps(ratios))
+
+
+if __name__ == "__main__":
+    main()
