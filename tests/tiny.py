@@ -10,10 +10,6 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
-    CohereConfig,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GPT2Config,
     LlamaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
@@ -58,7 +54,6 @@ def tiny_model(
     """Random weights, wide enough that the next token is neither certain nor uniform."""
     torch.manual_seed(seed)
     config = FAMILIES[family](
-        vocab_size=258,
         hidden_size=32,
         num_hidden_layers=layers,
         num_attention_heads=4,
@@ -70,26 +65,13 @@ def tiny_model(
         bos_token_id=None,
         pad_token_id=None,
         tie_word_embeddings=True,
-        **{"intermediate_size": 64, **({"sliding_window": None} if family == "mistral" else {}), **more},
+        **{
+            "vocab_size": 258,
+            "intermediate_size": 64,
+            **({"sliding_window": None} if family == "mistral" else {}),
+            **more,
+        },
     )
-    return AutoModelForCausalLM.from_config(config).eval()
-
-
-FOREIGN = {"gpt2": GPT2Config, "cohere": CohereConfig, "gemma2": Gemma2Config, "gemma3": Gemma3TextConfig}
-
-
-def foreign_model(kind: str) -> Any:
-    """Decoders that are built differently: other parts, scaled or capped logits, layers of several kinds."""
-    if kind == "gpt2":
-        return AutoModelForCausalLM.from_config(GPT2Config(vocab_size=258, n_embd=32, n_layer=2, n_head=4))
-    sizes = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-    }
-    config = FOREIGN[kind](vocab_size=258, num_hidden_layers=2, pad_token_id=0, initializer_range=0.3, **sizes)
     return AutoModelForCausalLM.from_config(config).eval()
 
 

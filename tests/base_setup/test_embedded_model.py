@@ -1,8 +1,10 @@
 """One short real run on the embedded model: the demo's own path, only shorter."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,8 +60,10 @@ def test_the_model_is_adopted_with_any_number_of_threads(threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_runs_through_and_tells_the_samplers_gap(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "top_k", "top_p"), [("bfloat16", 0, 1.0), ("float16", 0, 1.0), ("float16", 50, 0.95)]
+)
+def test_half_precision_runs_through_and_tells_the_samplers_gap(dtype, top_k, top_p):
     """Two steps: what the format rounds away is reported and does not stop the run; the start is the reference."""
     config = sentiment_config(
         steps=2,
@@ -69,18 +73,17 @@ def test_half_precision_runs_through_and_tells_the_samplers_gap(dtype):
         max_new_tokens=6,
         lora_layers=4,
         dtype=dtype,
-        top_k=0,
-        top_p=1.0,
+        top_k=top_k,
+        top_p=top_p,
     )
     trainer = PPOTrainer(config, lambda prompts, responses: [sum(map(ord, r)) % 7 / 7 for r in responses])
     prompts = STAGES["ppo"].load(config).train[:4]
     first, second = (trainer.ppo_step(prompts) for _ in range(2))
-    assert first["kl"] == pytest.approx(0.0, abs=1e-3)  # both are scored by the same kind of pass
+    if top_k == 0:  # both are scored by the same kind of pass; with truncation the start is what was cut off away
+        assert first["kl"] == pytest.approx(0.0, abs=1e-3)
     assert second["kl"] > 1e-3
-    limit = {"bfloat16": 0.2, "float16": 0.03}[dtype]
     for step in (first, second):
-        assert 0 <= step["sampler_gap"] < limit
-        assert step["first_ratio_error"] < 10 * limit
+        assert 0 < step["sampler_gap"] < {"bfloat16": 0.1, "float16": 0.015}[dtype]
 
 
 PREDICT = """
@@ -110,6 +113,33 @@ def test_peak_memory_is_predicted_within_a_fifth(settings):
     """In a process of its own, whose peak is that of the step and nothing else."""
     command = [sys.executable, "-c", PREDICT, json.dumps(settings)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
+    predicted, peak = json.loads(done.stdout.splitlines()[-1])
+    assert predicted == pytest.approx(peak, rel=0.2)
+
+
+LARGE_VOCABULARY = """
+import json
+from burnish import PPOTrainer
+from burnish.decoder.memory import peak_bytes
+from tiny import count_vowels, tiny_config, tiny_model, tiny_tokenizer
+settings = {"batch_size": 4, "max_new_tokens": 400, "epochs": 1, "top_k": TOP_K, "top_p": 1.0}
+model = tiny_model(vocab_size=150_000, context=600)
+trainer = PPOTrainer(tiny_config(**settings), count_vowels, model, tiny_tokenizer())
+trainer.generator.stop_ids = []
+prompts = ["one:", "two:", "three:", "four:"]
+trainer.generator.agree_on_invocation(prompts)
+predicted = trainer.memory_report(prompts)[-1][1] * 2**20
+trainer.ppo_step(prompts)
+print(json.dumps([predicted, peak_bytes()]))
+"""
+
+
+@pytest.mark.parametrize("top_k", [0, 50])
+def test_with_a_large_vocabulary_and_long_responses_too(top_k):
+    """Logits of one response are 240 MB, of the step 960 MB: no more than a chunk of them may ever be there."""
+    command = [sys.executable, "-c", LARGE_VOCABULARY.replace("TOP_K", str(top_k))]
+    path = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | path)
     predicted, peak = json.loads(done.stdout.splitlines()[-1])
     assert predicted == pytest.approx(peak, rel=0.2)
 

@@ -6,7 +6,7 @@ import torch
 from burnish import InputError, KLController, PPOTrainer, RewardAdjuster
 from burnish.ppo import memory_report
 from burnish.ppo.meanings import METRICS
-from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
+from tiny import PROMPTS, count_vowels, perturb, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
 
 @pytest.mark.parametrize("scope", ["response", "sequence"])
@@ -92,6 +92,21 @@ def test_adaptive_kl_coefficient_moves_towards_its_target():
     trainer = tiny_trainer(adaptive_kl_target=5.0, adaptive_kl_horizon=80, kl_coef=0.1, top_k=0, top_p=1.0)
     trainer.ppo_step(PROMPTS)  # KL 0: far below the target, so the price falls by 20 % of 8 / 80
     assert trainer.kl_coef == pytest.approx(0.098)
+
+
+def test_the_kl_that_the_coefficient_follows_is_the_one_in_the_metrics():
+    """The exact KL of a whole response, to the whole reference: with truncation the charged one is another number."""
+
+    def first_step(target):
+        trainer = tiny_trainer(adaptive_kl_target=target, adaptive_kl_horizon=80, kl_coef=0.1, top_k=20, top_p=0.9)
+        perturb(trainer)
+        return trainer, trainer.ppo_step(PROMPTS)
+
+    _, step = first_step(None)
+    exact = step["sa_pairs"]["exact_kl"].sum(1).mean().item()
+    assert step["kl"] == pytest.approx(exact, rel=1e-5)
+    trainer, _ = first_step(exact / 1.1)  # a tenth above its target: the price rises by 10 % of 8 / 80
+    assert trainer.kl_coef == pytest.approx(0.1 * (1 + 0.1 * 8 / 80))
 
 
 def test_unfinished_responses_pay_the_stop_token_penalty():

@@ -151,6 +151,16 @@ def test_another_version_s_checkpoint_is_left_alone(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
 
 
+def test_a_checkpoint_that_charged_the_kl_otherwise_says_so(tmp_path, monkeypatch):
+    store = Checkpoints(tmp_path)
+    monkeypatch.setattr("burnish.runs.checkpoints.FORMAT", 3)
+    store.save(1, State({"w": torch.zeros(2)}, {}))
+    monkeypatch.undo()
+    with pytest.raises(NoCheckpointError, match=r"step-000001 cannot be resumed: .*over the kept set alone.*new run$"):
+        store.latest()
+    assert [p.name for p in tmp_path.iterdir()] == ["step-000001"]
+
+
 def test_r8_damage_is_found_and_the_one_before_is_used(tmp_path):
     draw = random.Random(0)
     for trial in range(50):

@@ -161,7 +161,7 @@ def test_trust_is_given_to_a_command_not_to_a_folder(run):
 # ------------------------------------------------------------------------------------- what a sent folder may not do
 
 
-@pytest.mark.parametrize("command", [("resume", "--from", "4"), ("eval", "--best-of", "1")])
+@pytest.mark.parametrize("command", [("resume", "--from", "4"), ("eval", "--best-of", "1"), ("credit",)])
 def test_no_function_of_a_sent_folder_runs_unasked(fork_server, folder, sent, command):
     run, trace = sent
     before = files_of(run)

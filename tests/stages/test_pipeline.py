@@ -563,6 +563,12 @@ def test_no_key_that_makes_the_base_may_differ(workplace, key, value):
         load_pipeline_config(workplace / "pipeline.yaml", [f"reward_model.{key}={value}"])
 
 
+def test_nor_the_system_prompt_that_prompts_are_read_behind(workplace):
+    settings = ["model.chat_template=true", "reward_model.system_prompt=be kind"]
+    with pytest.raises(InputError, match=r"1 error in .*\n.* system_prompt differs between sections"):
+        load_pipeline_config(workplace / "pipeline.yaml", settings)
+
+
 def test_what_does_not_make_the_base_may_differ(workplace):
     settings = ["sft.lora_dropout=0.3", "ppo.max_new_tokens=5", "reward_model.seed=4", "sft.prompt_cache_mb=3"]
     assert load_pipeline_config(workplace / "pipeline.yaml", settings).sft.lora_dropout == 0.3

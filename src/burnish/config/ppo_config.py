@@ -73,8 +73,8 @@ class PPOConfig(ModelConfig):
     estimator has the wrong gradient and is refused (docs/design.md)."""
     adaptive_kl_target: float | None = Field(None, ge=1e-6, le=1e6)
     """If set, kl_coef drifts so that the KL per response meets this many nats. Usual 3-10, and above what top-k and
-    top-p cut off by themselves (about -log top_p a token): a lower target cannot be met, and kl_coef would only
-    rise."""
+    top-p cut off by themselves (-log of the mass that they keep, a token): a lower target cannot be met, and kl_coef
+    would only rise."""
     adaptive_kl_horizon: int = Field(10_000, ge=1, le=10**9)
     """Responses over which the adaptive kl_coef may change by 20 %. Usual: those of 10-100 steps. Smaller reacts
     faster."""

@@ -42,8 +42,8 @@ METRICS: dict[str, Metric] = {
     "kl": Metric(
         "KL of the policy to the reference per response in nats: at each token the exact KL of the distribution that "
         "was sampled from to the reference's whole distribution, summed over the response, then the mean over them.",
-        "grows slowly from its start (0, or with top-k and top-p what they cut off: about -log top_p a token); 1-15 "
-        "above that",
+        "grows slowly from its start (0, or with top-k and top-p what they cut off: -log of the mass they keep, a "
+        "token); 1-15 above that",
         "far above 20: the text is leaving the reference, look at the samples",
     ),
     "kl_coef": Metric("Price of one nat in this step.", "constant, or drifting with a target", "rises without end"),

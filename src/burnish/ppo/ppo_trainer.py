@@ -219,14 +219,14 @@ class PPOTrainer:
 
     def _train_models(self) -> dict[str, float]:
         """The value model, then, once its warm-up is over, the policy."""
+        for sa_pairs in self.experience_buffer.tables:
+            self.sampler_gap_guard.check(sampler_gap(sa_pairs))
         losses = {}
         if self.value_model is not None:
             warming_up = self.step < self.config.value_warmup_steps
             losses["value_loss"] = self.model_trainer.train_value_model(self.experience_buffer, warming_up)
             if warming_up:
                 return losses | {"policy_loss": 0.0}
-        for sa_pairs in self.experience_buffer.tables:
-            self.sampler_gap_guard.check(sampler_gap(sa_pairs))
         return losses | {"policy_loss": self.model_trainer.train_policy_model(self.experience_buffer, self.kl_coef)}
 
     def _end_step(

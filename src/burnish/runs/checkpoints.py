@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 MANIFEST = "MANIFEST.json"
 TENSORS = "tensors.safetensors"
 VALUES = "values.json"
-FORMAT = 4  # 3: with top-k or top-p the KL was charged over the kept set alone
+FORMAT = 4
+NO_LONGER_READ = {3: "it is of a run whose KL was charged over the kept set alone, which this version no longer does"}
+"""Formats of earlier versions that bear the same number as this one, and why they are refused."""
 SPARE_BYTES = 50 * 2**20  # what a run writes beside its checkpoints
 
 
@@ -237,6 +239,8 @@ def _problem(folder: Path) -> str | None:
         raise NoCheckpointError(f"cannot read {folder / MANIFEST}: {error.strerror}; nothing was changed") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{MANIFEST} is damaged"
+    if written_as in NO_LONGER_READ:
+        raise NoCheckpointError(f"{folder} cannot be resumed: {NO_LONGER_READ[written_as]}. Start a new run")
     if written_as != FORMAT:
         raise NoCheckpointError(
             f"{folder} has format {written_as}, this version of burnish reads {FORMAT}; resume with the version that "

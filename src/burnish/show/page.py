@@ -41,7 +41,8 @@ CHARTS: dict[str, tuple[str, tuple[float, float] | None]] = {
 COLUMN_NAMES = {
     "logprob_policy": "log-probability",
     "logprob_ref": "... of the reference",
-    "kl": "KL",
+    "exact_kl": "KL",
+    "kl": "KL charged",
     "reward": "reward",
     "value": "value",
     "td_error": "TD error",
