@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from statistics import mean
 from typing import Any
 
 from burnish.config.documentation import config_page, recipes_table
+from burnish.decoder.shared_base import decoder_of
 from burnish.ppo.meanings import metrics_page
 
 ROOT = Path(__file__).parent.parent
@@ -113,6 +115,50 @@ def time_to_reward(results: dict[str, Any]) -> str:
     sweep = ", ".join(f"{r['seconds']:.0f} s at {r['learning_rate']:g}" for r in results["sweep"])
     rates = f"TRL's learning rates on seed {results['sweep'][0]['seed']}:\n{sweep}. The best of them serves all seeds."
     return "\n\n".join([table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows), rates, measured_on(results)])
+
+
+def sooner(results: dict[str, Any]) -> str:
+    """One row per method: steps and seconds of each seed."""
+    rows = []
+    for r in results["rows"]:
+        steps = [f"{run['steps']}" if run["reached"] else f"more than {run['steps']}" for run in r["runs"]]
+        total = sum(run["steps"] for run in r["runs"]) * r["seconds"]
+        rate = f"{r['learning_rate']:g}"
+        rows.append([r["method"], rate, f"{r['seconds']:.1f} s", ", ".join(steps), f"**{total:.0f} s**"])
+    header = ["method", "learning rate", "a step", "steps to the goal, by seed", "seconds, all seeds"]
+    sweeps = [
+        f"{r['method']}: "
+        + ", ".join(
+            f"{run['learning_rate']:g} ({run['steps']} steps"
+            + ("" if run["reached"] else f", then at {run['rewards'][-1]:.2f}")
+            + ")"
+            for run in sorted(r["sweep"], key=lambda run: run["learning_rate"])
+        )
+        for r in results["rows"]
+    ]
+    tried = "Learning rates tried, on a seed that is not in the table:\n\n" + "\n".join(f"- {line}" for line in sweeps)
+    return "\n\n".join([table(header, rows), tried, measured_on(results)])
+
+
+def scopes(results: dict[str, Any]) -> str:
+    """One row per task and choice, with all its seeds."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in results["rows"]:
+        found.setdefault((row["task"], row["choice"]), []).append(row)
+    rows = [
+        [
+            task,
+            choice,
+            f"{mean(r['before'] for r in own):.2f}",
+            f"**{mean(r['after'][0] for r in own):.2f}**",
+            ", ".join("{:.2f} ± {:.2f}".format(*r["after"]) for r in own),
+            f"{mean(r['kl'] for r in own):.1f}",
+            f"{mean(r['seconds_per_step'] for r in own):.0f} s",
+        ]
+        for (task, choice), own in sorted(found.items(), key=lambda item: item[0][0])
+    ]
+    header = ["task", "adapters act on", "before", "after, mean", "by seed", "KL (nats)", "a step"]
+    return table(header, rows) + "\n\n" + measured_on(results)
 
 
 def groups(results: dict[str, Any]) -> str:
@@ -284,6 +330,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         step_profile,
         scaling,
         time_to_reward,
+        sooner,
+        scopes,
         groups,
         tricks,
         on_paper,
@@ -314,13 +362,32 @@ def recipes_page() -> str:
     )
 
 
+def models_page() -> str:
+    """What the check says of a tiny model of each tested family."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from families import FAMILIES, family_model
+
+    rows = []
+    for family in sorted(FAMILIES):
+        decoder = decoder_of(family_model(family))
+        fast = "the fast path" if decoder.shares_trunk else decoder.sharing
+        rows.append([f"`{family}`", fast, "both" if decoder.shares_prompts else "`sequence`"])
+    page = (ROOT / "docs" / "models.md").read_text()
+    made = table(["family", "what is shared", "`adapter_scope`"], rows)
+    return re.sub(
+        r"<!-- families -->.*?<!-- end -->", f"<!-- families -->\n{made}\n<!-- end -->", page, flags=re.DOTALL
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/recipes.md": recipes_page,
+    "docs/models.md": models_page,
     "docs/config.md": config_page,
     "docs/metrics.md": metrics_page,
     "docs/performance.md": partial(with_results, "docs/performance.md"),
     "docs/design.md": partial(with_results, "docs/design.md"),
     "docs/results.md": partial(with_results, "docs/results.md"),
+    "docs/scopes.md": partial(with_results, "docs/scopes.md"),
     "docs/reliability.md": partial(with_results, "docs/reliability.md"),
     "README.md": partial(with_results, "README.md"),
 }

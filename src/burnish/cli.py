@@ -290,6 +290,15 @@ def config(
 
 
 @app.command()
+def models(model: Annotated[str, typer.Argument(help="a hub id or a folder", metavar="MODEL")]) -> None:
+    """What a model is and what burnish would do with it, before its weights are loaded."""
+    with _starting():
+        from burnish.stages.models import describe
+
+    describe(console, model)
+
+
+@app.command()
 def env() -> None:
     """Versions and machine, for bug reports."""
     import psutil

@@ -9,7 +9,7 @@ from torch import tensor
 import known_optimum
 from burnish import InputError, PPOConfig, PPOTrainer, maths
 from burnish.decoder import head as of_head
-from burnish.decoder.head import against_reference, kl_of_states
+from burnish.decoder.head import Head, against_reference, kl_of_states
 from burnish.errors import ConfigError, DivergedError
 from burnish.ppo.guards import SamplerGapGuard
 from burnish.ppo.training import PolicyLoss
@@ -39,7 +39,7 @@ def test_the_reference_counts_with_its_whole_vocabulary(sampler, gathered, chunk
     monkeypatch.setattr(of_head, "CHUNK_BYTES", chunk)
     hidden, ref_hidden, head = states_and_head()
     sampled = sampler((hidden @ head.T), torch.Generator().manual_seed(1))
-    ref_logprob, kl = against_reference(hidden, ref_hidden, head, sampled.action, sampled.kept, 0.7)
+    ref_logprob, kl = against_reference(hidden, ref_hidden, Head(head), sampled.action, sampled.kept, 0.7)
     q = (ref_hidden @ head.T / 0.7).float().log_softmax(-1)  # [7, 50]
     torch.testing.assert_close(ref_logprob, q.gather(1, sampled.action[:, None]).squeeze(1))
     z = hidden @ head.T / 0.7
@@ -57,7 +57,7 @@ def test_the_kl_of_a_policy_that_keeps_one_token_does_not_vanish():
     head = torch.eye(3)
     hidden, ref_hidden = tensor([[9.0, 0.0, 0.0]]), tensor([[0.0, 9.0, 0.0]])
     kept = tensor([[0, -1, -1]], dtype=torch.int32)
-    ref_logprob, kl = against_reference(hidden, ref_hidden, head, tensor([0]), kept)
+    ref_logprob, kl = against_reference(hidden, ref_hidden, Head(head), tensor([0]), kept)
     assert ref_logprob.item() == pytest.approx(-9.0, abs=1e-3)
     assert kl.item() == pytest.approx(9.0, abs=1e-3)
 
@@ -76,7 +76,7 @@ def test_kl_of_states_has_the_gradient_of_the_formula(chunk, monkeypatch):
     hidden, ref_hidden, head = states_and_head(dtype=torch.float32)
     weight = torch.linspace(-1, 2, len(hidden))
     ours, theirs = hidden.clone().requires_grad_(), hidden.clone().requires_grad_()
-    kl = kl_of_states(ours, ref_hidden, head, 0.7)
+    kl = kl_of_states(ours, ref_hidden, Head(head), 0.7)
     (kl * weight).sum().backward()
     p, q = ((h @ head.T / 0.7).log_softmax(-1) for h in (theirs, ref_hidden))
     expected = maths.exact_kl(p, q)
@@ -164,11 +164,12 @@ def test_a_gap_that_the_format_does_not_explain_stops_before_the_update():
 
 def test_a_step_in_half_precision_checks_the_gap_before_it_trains():
     trainer = PPOTrainer(tiny_config(), count_vowels, tiny_model().to(torch.bfloat16), tiny_tokenizer())
-    before = [p.detach().clone() for p in trainer.policy.parameters()]
+    trained = [*trainer.policy.parameters(), *trainer.value_model.parameters()]
+    before = [p.detach().clone() for p in trained]
     trainer.sampler_gap_guard.limit = 1e-9
     with pytest.raises(DivergedError, match="sampling and training disagree"):
         trainer.ppo_step(PROMPTS)
-    assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before, trained, strict=True))
 
 
 # ------------------------------------------------------------------------------------------------ a known optimum

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from burnish import BurnishError, DivergedError, SAPairs
-from burnish.decoder.head import entropy_of_states
+from burnish.decoder.head import Head, entropy_of_states
 from burnish.models.updates import Updates
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.training import PolicyLoss, ValueLoss
@@ -274,7 +274,7 @@ def test_the_entropys_gradient_is_its_own(kept):
         z = z.gather(1, kept.long().clamp(min=0)).masked_fill(kept < 0, -torch.inf)
     p = z.softmax(-1)
     expected = -(p * torch.where(p > 0, p, torch.ones_like(p)).log()).sum(-1)
-    ours = entropy_of_states(hidden, head, kept, 0.7)
+    ours = entropy_of_states(hidden, Head(head), kept, 0.7)
     torch.testing.assert_close(ours.double(), expected, atol=1e-6, rtol=1e-5)
     weights = torch.tensor([1.0, -2.0])
     (mine,) = torch.autograd.grad((ours * weights).sum(), hidden)

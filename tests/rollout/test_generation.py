@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from burnish import DivergedError, InputError, PPOTrainer, Sampler, SAPairBuilder
-from burnish.decoder.head import MAX_GATHERED_ROWS, selected_logprobs
+from burnish.decoder.head import MAX_GATHERED_ROWS, Head, selected_logprobs
 from burnish.rollout.sampling import draw
 from tiny import (
     PROMPTS,
@@ -66,7 +66,7 @@ def test_wide_kept_sets_are_scored_like_narrow_ones():
     hidden, head = torch.randn(300, 16, generator=g), torch.randn(4 * MAX_GATHERED_ROWS, 16, generator=g)
     sampled = Sampler(top_p=0.999)(hidden @ head.T, g)
     assert sampled.kept.shape[1] > MAX_GATHERED_ROWS
-    torch.testing.assert_close(selected_logprobs(hidden, head, sampled.action, sampled.kept), sampled.logprob)
+    torch.testing.assert_close(selected_logprobs(hidden, Head(head), sampled.action, sampled.kept), sampled.logprob)
 
 
 def test_tokens_are_drawn_by_their_probability():
@@ -85,7 +85,7 @@ def test_logprobs_and_their_gradients_are_those_of_a_plain_softmax(sampler):
     head = torch.randn(4 * MAX_GATHERED_ROWS, 16, generator=g, dtype=torch.float64)
     sampled = sampler((hidden @ head.T).detach(), g)
     weight = torch.randn(300, generator=g)
-    scored = selected_logprobs(hidden, head, sampled.action, sampled.kept, 0.7)
+    scored = selected_logprobs(hidden, Head(head), sampled.action, sampled.kept, 0.7)
     (gradient,) = torch.autograd.grad((scored * weight).sum(), hidden)
     z = hidden @ head.T / 0.7
     if sampled.kept is not None:
@@ -103,7 +103,7 @@ def test_half_precision_logprobs_are_rounded_once():
     g = torch.Generator().manual_seed(0)
     hidden, head = torch.randn(9, 16, generator=g).bfloat16(), torch.randn(40, 16, generator=g).bfloat16()
     sampled = Sampler(temperature=0.7)(hidden @ head.T, g)
-    scored = selected_logprobs(hidden, head, sampled.action, None, 0.7)
+    scored = selected_logprobs(hidden, Head(head), sampled.action, None, 0.7)
     assert scored.dtype == torch.float32
     torch.testing.assert_close(scored, sampled.logprob)
 
@@ -118,7 +118,7 @@ def test_logprob_gradient_is_that_of_a_plain_softmax(kept):
         allowed = torch.zeros_like(z, dtype=torch.bool).scatter(1, sampled.kept.long(), True)
         z = z.masked_fill(~allowed, -torch.inf)
     expected = z.log_softmax(1).gather(1, sampled.action[:, None]).sum()
-    actual = selected_logprobs(hidden, head, sampled.action, sampled.kept, 0.7).sum()
+    actual = selected_logprobs(hidden, Head(head), sampled.action, sampled.kept, 0.7).sum()
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(torch.autograd.grad(actual, hidden)[0], torch.autograd.grad(expected, hidden)[0])
 

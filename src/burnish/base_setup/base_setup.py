@@ -62,7 +62,8 @@ class BaseSetup:
                 f"{config.model_name} names no end-of-text token, so no response could ever finish; "
                 "set eos_token in its tokenizer or generation config"
             )
-        self._lora = lora_config(config, self.base.decoder.layers)  # before anything is grafted on them
+        layers = self.base.decoder.layers  # before anything is grafted on them
+        self._lora = lora_config(config, layers, model.config.model_type)
         self.encoder = encoder or _encoder(config, tokenizer, model.config)
 
     def add_adapter(self, name: str) -> None:
@@ -79,6 +80,10 @@ def seed_everything(seed: int) -> None:
 
 def load_tokenizer(config: ModelConfig) -> Any:
     return _from_pretrained(AutoTokenizer, config.model_name)
+
+
+def load_model_config(config: ModelConfig) -> Any:
+    return _from_pretrained(AutoConfig, config.model_name)
 
 
 def load_model(config: ModelConfig) -> Any:
@@ -123,7 +128,7 @@ def readable(config: RunConfig, encoder: PromptEncoder, data: Split[Any]) -> Spl
 def load_encoder(config: ModelConfig, tokenizer: Any = None) -> PromptEncoder:
     """How the model reads prompts; needs none of its weights."""
     tokenizer = tokenizer or load_tokenizer(config)
-    return _encoder(config, tokenizer, _from_pretrained(AutoConfig, config.model_name))
+    return _encoder(config, tokenizer, load_model_config(config))
 
 
 def _encoder(config: ModelConfig, tokenizer: Any, model_config: Any) -> PromptEncoder:

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from peft import LoraConfig
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from burnish.config import ModelConfig
 from burnish.errors import InputError, nearest
 
+# Mamba's layers read these weights past the module: peft refuses the one, and an adapter on the other would do nothing.
+WITH_MAMBA_LAYERS = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
+READ_PAST_THE_MODULE = ("out_proj", "dt_proj")
 
-def lora_config(config: ModelConfig, layers: Sequence[nn.Module]) -> LoraConfig:
+
+def lora_config(config: ModelConfig, layers: nn.ModuleList, model_type: str) -> LoraConfig:
     """peft's description of one adapter. Layers are always listed, and modules too: peft wants both or neither."""
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=config.lora_r,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
-        target_modules=_modules(config.lora_target_modules, layers[0]),
+        target_modules=_modules(config.lora_target_modules, adaptable(layers, model_type)),
         layers_to_transform=_layers(config.lora_layers, len(layers)),
     )
+
+
+def adaptable(layers: nn.ModuleList, model_type: str) -> list[str]:
+    """Names of the modules that can get an adapter. Layers may be of several kinds, so that none has all of them."""
+    found = (named for layer in layers for named in layer.named_modules())
+    names = dict.fromkeys(name.split(".")[-1] for name, module in found if isinstance(module, nn.Linear | Conv1D))
+    return [name for name in names if not (model_type in WITH_MAMBA_LAYERS and name in READ_PAST_THE_MODULE)]
+
+
+def unreachable(layers: nn.ModuleList) -> list[str]:
+    """Weights of experts that are one tensor with three sides, and no linear module."""
+    found = (named for layer in layers for named in layer.named_parameters())
+    return list(dict.fromkeys(name.split(".", 1)[-1] for name, weight in found if weight.dim() == 3))
 
 
 def _layers(wanted: str | int | list[int], num_layers: int) -> list[int]:
@@ -35,14 +51,13 @@ def _layers(wanted: str | int | list[int], num_layers: int) -> list[int]:
     return layers
 
 
-def _modules(wanted: str | list[str], layer: nn.Module) -> list[str]:
-    linear = [name.split(".")[-1] for name, module in layer.named_modules() if isinstance(module, nn.Linear)]
+def _modules(wanted: str | list[str], linear: list[str]) -> list[str]:
     if wanted == "all-linear":
         return linear
     for name in wanted:
         if name not in linear:
             raise InputError(
-                f"lora_target_modules: a layer of this model has no linear module {name!r}, only "
+                f"lora_target_modules: no layer of this model has a linear module {name!r}, only "
                 f"{', '.join(linear)}{nearest(name, linear)}"
             )
     return list(wanted)

@@ -19,6 +19,9 @@ from transformers.masking_utils import sdpa_mask
 from burnish.decoder.shared_prefix import SharedPrefix
 
 NAME = "burnish_grouped"
+# Arguments of a layer's attention that the mask has taken care of. Any other is an error: what is not known must not be
+# left out in silence.
+SAID_BY_THE_MASK = ("sliding_window", "position_ids", "is_causal", "use_cache", "output_attentions")
 
 
 # Queries that attend together. A block computes only the keys up to its last query, so that a long pass saves nearly
@@ -60,9 +63,14 @@ def grouped_attention(
     attention_mask: Blocks | Tensor | None,  # or [B or 1, 1, Q, S] bool, from a model that is called directly
     dropout: float = 0.0,
     scaling: float | None = None,
-    **_: Any,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,  # [heads] a score that every query also has, for nothing: a sink
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """Masked attention, each key head serving its group of query heads.  -> [B, Q, heads, D]"""
+    unknown = [name for name, value in others.items() if name not in SAID_BY_THE_MASK and value is not None]
+    if unknown:
+        raise TypeError(f"its attention is called with {', '.join(unknown)}")
     b, heads, q, d = query.shape
     key_heads = key.shape[1]
     groups = heads // key_heads
@@ -79,7 +87,10 @@ def grouped_attention(
         seen = mask.shape[3]
         queries = block.reshape(b, key_heads, -1, d).contiguous()  # torch's fast kernel wants adjacent numbers
         keys, values = key[:, :, :seen], value[:, :, :seen]
-        if shared is None:
+        if softcap is not None or s_aux is not None:
+            sinks = None if s_aux is None else s_aux.reshape(1, key_heads, groups, 1)
+            attended = _written_out(queries, keys, values, mask, scaling or d**-0.5, softcap, sinks)
+        elif shared is None:
             attended = F.scaled_dot_product_attention(
                 queries, keys, values, attn_mask=mask, scale=scaling, dropout_p=dropout
             )
@@ -88,6 +99,24 @@ def grouped_attention(
         out.append(attended.reshape(b, heads, -1, d))
     joined = out[0] if len(out) == 1 else torch.cat(out, dim=2)
     return joined.transpose(1, 2).contiguous(), None
+
+
+def _written_out(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
+    """Attention whose scores are capped, or whose softmax has a sink: torch has no kernel for them.
+
+    query [B, key_heads, groups * Q, D], sinks [1, key_heads, groups, 1]  ->  [B, key_heads, groups * Q, D]
+    """
+    scores = query @ key.transpose(2, 3) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
+    if sinks is None:
+        return scores.softmax(-1) @ value
+    each = sinks.to(scores.dtype).expand(len(query), -1, -1, query.shape[2] // sinks.shape[2])
+    weights = torch.cat([scores, each.flatten(2)[..., None]], dim=-1).softmax(-1)
+    return weights[..., :-1] @ value
 
 
 def _explicit_mask(*args: Any, **kwargs: Any) -> Tensor | None:

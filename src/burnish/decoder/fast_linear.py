@@ -25,7 +25,7 @@ def adopt(module: nn.Module) -> None:
     """Gives a linear layer, plain or wrapped by peft, the forward pass of this file."""
     if type(module) is nn.Linear:
         module.forward = MethodType(_plain, module)  # type: ignore[method-assign]
-    elif type(module) is LoraLinear:
+    elif type(module) is LoraLinear and type(module.base_layer) is nn.Linear:
         module.forward = MethodType(_adapted, module)
 
 

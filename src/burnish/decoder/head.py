@@ -9,6 +9,7 @@ vanish as the policy sharpens, because any two distributions over one token are 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,42 +23,67 @@ MAX_GATHERED_ROWS = 512
 CHUNK_BYTES = 48 * 2**20  # of logits, or of gathered rows of the head, that exist at the same time
 
 
+@dataclass(frozen=True, eq=False)
+class Head:
+    """How logits come from states: z = h W^T + b, and where there is a cap, cap * tanh(z / cap)."""
+
+    weight: Tensor
+    """[V, H]"""
+    bias: Tensor | None = None
+    """[V]"""
+    cap: float | None = None
+
+    def formed(self, products: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Logits from the states' products with all rows of the weight, or with those of `ids` [n, k].  [n, V or k]"""
+        if self.bias is not None:
+            products = products + (self.bias if ids is None else self.bias[ids])
+        return products if self.cap is None else torch.tanh(products / self.cap) * self.cap
+
+    def slopes(self, logits: Tensor, temperature: float) -> Tensor | None:
+        """d z / d products = 1 - (z / cap)^2, from z / temperature; None: 1 everywhere.  [n, V or k]"""
+        if self.cap is None:
+            return None
+        return (1 - (logits * (temperature / self.cap)).square()).clamp_(
+            min=0.0
+        )  # of a token that is not kept, z is minus infinity
+
+
 def selected_logprobs(
-    hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float = 1.0
+    hidden: Tensor, head: Head, action: Tensor, kept: Tensor | None, temperature: float = 1.0
 ) -> Tensor:
     """log pi(action) over the kept set (or the whole vocabulary), differentiable in `hidden`.
 
-    hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N]
+    hidden [N, H], action [N], kept [N, k] or None  ->  [N]
     """
     return _SelectedLogprobs.apply(hidden, head, action, kept, temperature)
 
 
-def kl_of_states(hidden: Tensor, ref_hidden: Tensor, head: Tensor, temperature: float = 1.0) -> Tensor:
+def kl_of_states(hidden: Tensor, ref_hidden: Tensor, head: Head, temperature: float = 1.0) -> Tensor:
     """KL(policy || reference) over the whole vocabulary at each state, differentiable in `hidden`.
 
-    hidden and ref_hidden [N, H], head [V, H]  ->  [N]
+    hidden and ref_hidden [N, H]  ->  [N]
     """
     return _KLOfStates.apply(hidden, ref_hidden, head, temperature)
 
 
-def entropy_of_states(hidden: Tensor, head: Tensor, kept: Tensor | None, temperature: float = 1.0) -> Tensor:
+def entropy_of_states(hidden: Tensor, head: Head, kept: Tensor | None, temperature: float = 1.0) -> Tensor:
     """Entropy over the kept set (or the whole vocabulary) at each state, differentiable in `hidden`.
 
-    hidden [N, H], head [V, H], kept [N, k] or None  ->  [N]
+    hidden [N, H], kept [N, k] or None  ->  [N]
     """
     return _EntropyOfStates.apply(hidden, head, kept, temperature)
 
 
 @torch.no_grad()
 def against_reference(
-    hidden: Tensor, ref_hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float = 1.0
+    hidden: Tensor, ref_hidden: Tensor, head: Head, action: Tensor, kept: Tensor | None, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     """log pi_ref(action) over the whole vocabulary, and KL(what is sampled || reference) of each position.
 
-    hidden and ref_hidden [N, H], head [V, H], action [N], kept [N, k] or None  ->  [N], [N]
+    hidden and ref_hidden [N, H], action [N], kept [N, k] or None  ->  [N], [N]
     """
     ref_logprob, kl = (hidden.new_empty(len(hidden), dtype=torch.float32) for _ in range(2))
-    for chunk in _chunks(len(hidden), head, kept, whole=True):
+    for chunk in _chunks(len(hidden), head.weight, kept, whole=True):
         ref = _logits(ref_hidden[chunk], head, temperature).log_softmax(-1)  # [n, V]
         ref_logprob[chunk] = ref.gather(1, action[chunk, None]).squeeze(1)
         if kept is None:
@@ -85,29 +111,31 @@ def _ids(kept: Tensor) -> Tensor:
     return kept.long().clamp(min=0)
 
 
-def _logits(hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
-    return (hidden @ head.T).float().div_(temperature)  # [n, V]
+def _logits(hidden: Tensor, head: Head, temperature: float) -> Tensor:
+    return head.formed(hidden @ head.weight.T).float().div_(temperature)  # [n, V]
 
 
-def _kept_logits(hidden: Tensor, head: Tensor, kept: Tensor, temperature: float) -> tuple[Tensor, Tensor | None]:
+def _kept_logits(hidden: Tensor, head: Head, kept: Tensor, temperature: float) -> tuple[Tensor, Tensor | None]:
     """Logits of the kept tokens [n, k], -inf where fewer; and their rows of the head, where only these were read."""
     ids = _ids(kept)
-    rows = head[ids] if kept.shape[1] <= MAX_GATHERED_ROWS else None  # [n, k, H]
-    z = (hidden @ head.T).gather(1, ids) if rows is None else (rows @ hidden[:, :, None]).squeeze(2)
-    return z.float().div_(temperature).masked_fill_(kept < 0, -torch.inf), rows
+    rows = head.weight[ids] if kept.shape[1] <= MAX_GATHERED_ROWS else None  # [n, k, H]
+    z = (hidden @ head.weight.T).gather(1, ids) if rows is None else (rows @ hidden[:, :, None]).squeeze(2)
+    return head.formed(z, ids).float().div_(temperature).masked_fill_(kept < 0, -torch.inf), rows
 
 
-def _summed_rows(weights: Tensor, head: Tensor, rows: Tensor | None, kept: Tensor | None) -> Tensor:
-    """Rows of the head, each times its weight: those gathered, or those of the kept set or the whole vocabulary.
+def _of_states(
+    of_logits: Tensor, slopes: Tensor | None, head: Head, rows: Tensor | None, kept: Tensor | None, temperature: float
+) -> Tensor:
+    """What a gradient in logits / temperature is in the states: rows of the head, each times its weight.
 
-    weights [n, k or V], rows [n, k, H] or None, kept [n, k] or None  ->  [n, H]
+    of_logits and slopes [n, k or V], rows [n, k, H] or None, kept [n, k] or None  ->  [n, H]
     """
-    weights = weights.to(head.dtype)
+    weights = (of_logits if slopes is None else of_logits * slopes).to(head.weight.dtype)
     if rows is not None:
-        return (weights[:, None] @ rows).squeeze(1)
+        return (weights[:, None] @ rows).squeeze(1).div_(temperature)
     if kept is not None:
-        weights = weights.new_zeros(len(weights), len(head)).scatter_add_(1, _ids(kept), weights)
-    return weights @ head
+        weights = weights.new_zeros(len(weights), len(head.weight)).scatter_add_(1, _ids(kept), weights)
+    return (weights @ head.weight).div_(temperature)
 
 
 class _OfStates(torch.autograd.Function):
@@ -121,75 +149,77 @@ class _OfStates(torch.autograd.Function):
 
 
 class _SelectedLogprobs(_OfStates):
-    """log softmax(head @ hidden / temperature) at the actions, in chunks of states.
+    """log softmax(logits / temperature) at the actions, in chunks of states; d/dz_v = [v = action] - p_v.
 
-    The gradient of a state is known as soon as its softmax p is: (head[action] - sum_v p_v head[v]) / temperature. So
-    the forward pass computes both while a chunk's logits are at hand: nothing of their size survives it, and nothing
-    is computed twice.
+    The gradient of a state is known as soon as its softmax is. So the forward pass computes both while a chunk's logits
+    are at hand: nothing of their size survives it, and nothing is computed twice.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, head: Tensor, action: Tensor, kept: Tensor | None, temperature: float
+        ctx: Any, hidden: Tensor, head: Head, action: Tensor, kept: Tensor | None, temperature: float
     ) -> Tensor:
         selected = hidden.new_empty(len(hidden), dtype=torch.float32)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
-        for chunk in _chunks(len(hidden), head, kept, whole=False):
-            h, a, rows = hidden[chunk], action[chunk, None], None
-            if kept is None:
-                z = _logits(h, head, temperature)  # [n, V]
+        for chunk in _chunks(len(hidden), head.weight, kept, whole=False):
+            own, a, rows = None if kept is None else kept[chunk], action[chunk, None], None
+            if own is None:
+                z = _logits(hidden[chunk], head, temperature)  # [n, V]
             else:
-                z, rows = _kept_logits(h, head, kept[chunk], temperature)  # [n, k]
-                a = (kept[chunk] == a).long().argmax(1, keepdim=True)
-            logprob = z.log_softmax(-1)
+                z, rows = _kept_logits(hidden[chunk], head, own, temperature)  # [n, k]
+                a = (own == a).long().argmax(1, keepdim=True)
+            slopes, logprob = head.slopes(z, temperature), z.log_softmax(-1)
             selected[chunk] = logprob.gather(1, a).squeeze(1)
             if gradient is not None:
-                expected = _summed_rows(logprob.exp_(), head, rows, None if kept is None else kept[chunk])
-                gradient[chunk] = (head[action[chunk]] - expected).div_(temperature)
+                of_logits = logprob.exp_().neg_()
+                of_logits.scatter_add_(1, a, torch.ones_like(a, dtype=of_logits.dtype))
+                gradient[chunk] = _of_states(of_logits, slopes, head, rows, own, temperature)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return selected
 
 
 class _KLOfStates(_OfStates):
-    """sum_v p_v (log p_v - log q_v), in chunks of states; d/dz_v = p_v (log p_v - log q_v - KL) / temperature."""
+    """sum_v p_v (log p_v - log q_v), in chunks of states; d/dz_v = p_v (log p_v - log q_v - KL)."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, ref_hidden: Tensor, head: Tensor, temperature: float) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, ref_hidden: Tensor, head: Head, temperature: float) -> Tensor:
         kl = hidden.new_empty(len(hidden), dtype=torch.float32)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
-        for chunk in _chunks(len(hidden), head, None, whole=True):
-            logprobs = _logits(hidden[chunk], head, temperature).log_softmax(-1)  # [n, V]
+        for chunk in _chunks(len(hidden), head.weight, None, whole=True):
+            z = _logits(hidden[chunk], head, temperature)  # [n, V]
+            slopes, logprobs = head.slopes(z, temperature), z.log_softmax(-1)
+            del z  # its room is for the reference's
             difference = _logits(ref_hidden[chunk], head, temperature).log_softmax(-1).neg_().add_(logprobs)
             p = logprobs.exp_()
             kl[chunk] = (p[:, None] @ difference[:, :, None]).reshape(-1)  # [n]
             if gradient is not None:
-                of_logits = difference.sub_(kl[chunk, None]).mul_(p).to(head.dtype)  # [n, V]
-                gradient[chunk] = (of_logits @ head).div_(temperature)
+                of_logits = difference.sub_(kl[chunk, None]).mul_(p)  # [n, V]
+                gradient[chunk] = _of_states(of_logits, slopes, head, None, None, temperature)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return kl
 
 
 class _EntropyOfStates(_OfStates):
-    """-sum_v p_v log p_v, in chunks of states; d/dz_v = -p_v (log p_v + entropy) / temperature."""
+    """-sum_v p_v log p_v, in chunks of states; d/dz_v = -p_v (log p_v + entropy)."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, kept: Tensor | None, temperature: float) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, head: Head, kept: Tensor | None, temperature: float) -> Tensor:
         result = hidden.new_empty(len(hidden), dtype=torch.float32)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
-        for chunk in _chunks(len(hidden), head, kept, whole=False):
+        for chunk in _chunks(len(hidden), head.weight, kept, whole=False):
             own, rows = None if kept is None else kept[chunk], None
             if own is None:
                 z = _logits(hidden[chunk], head, temperature)  # [n, V]
             else:
                 z, rows = _kept_logits(hidden[chunk], head, own, temperature)  # [n, k]
-            logprob = z.log_softmax(-1)
+            slopes, logprob = head.slopes(z, temperature), z.log_softmax(-1)
             result[chunk] = entropy(logprob)
             if gradient is not None:
                 p = logprob.exp()
                 of_logits = logprob.masked_fill_(p == 0, 0.0).add_(result[chunk, None]).mul_(p).neg_()
-                gradient[chunk] = _summed_rows(of_logits, head, rows, own).div_(temperature)
+                gradient[chunk] = _of_states(of_logits, slopes, head, rows, own, temperature)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         return result

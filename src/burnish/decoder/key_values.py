@@ -2,7 +2,7 @@
 
 A decoder layer calls `update(keys, values, layer)` and attends to what it gets back, and to the prefix that the cache
 shares, if it has one. All caches here have one layout, `[layers, 2, B, key_heads, S, D]` (2: keys, values), so that a
-batch is one tensor and a row is one slice.
+batch is one tensor and a row is one slice. `seen` is how many tokens stand before those that come next.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Recorder:
 
     def __init__(self, beginning: Tensor | None = None) -> None:
         self.beginning = beginning  # [layers, 2, key_heads, S, D]
+        self.seen = 0 if beginning is None else beginning.shape[3]
         self.layers: list[Tensor] = []
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
@@ -48,6 +49,7 @@ class FixedPrefix:
 
     def __init__(self, prefix: Tensor, first_layer: int) -> None:
         self.prefix = prefix
+        self.seen = prefix.shape[4]
         self.first_layer = first_layer
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
@@ -83,6 +85,10 @@ class GrowingCache:
         self.room[layer, 0, :, :, self.filled : end] = keys
         self.room[layer, 1, :, :, self.filled : end] = values
         return self.room[layer, 0, :, :, :end], self.room[layer, 1, :, :, :end]
+
+    @property
+    def seen(self) -> int:
+        return self.filled
 
     def advance(self, num_tokens: int) -> None:
         """After all layers have seen `num_tokens` new tokens."""

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from burnish.decoder import fast_linear
 from burnish.decoder.base_identity import BaseIdentity, adapter_of
-from burnish.decoder.decoder import Decoder
+from burnish.decoder.decoder import CannotWalkError, Decoder
 from burnish.decoder.key_values import GrowingCache, PromptCache, Recorder
 from burnish.decoder.shared_context import SharedContext
 from burnish.decoder.shared_prefix import SharedPrefix
+from burnish.decoder.whole_model import OwnState, WholeModel
 from burnish.errors import InputError
 from burnish.sa_pairs.table import SAPairs
 
@@ -42,8 +43,14 @@ class SharedBase:
         prompt_cache_bytes: int = 0,
         identity: BaseIdentity | None = None,
     ) -> None:
-        self.decoder = Decoder(model)
+        self.decoder = decoder_of(model)
+        if scope == "response" and not self.decoder.shares_prompts:
+            raise InputError(
+                f"{type(model).__name__} keeps something else of a text than keys and values, so adapters cannot begin "
+                "to act in its middle; set adapter_scope: sequence"
+            )
         self.model = model
+        self.output = self.decoder.output
         self.head = self.decoder.head  # [V, H]
         self.tokenizer = tokenizer
         self.scope = scope
@@ -78,7 +85,7 @@ class SharedBase:
     @property
     def shares_prefixes(self) -> bool:
         """Whether sequences can read one copy of a prefix: torch's attention on CPUs gives what that needs."""
-        return self.device.type == "cpu"
+        return self.device.type == "cpu" and self.decoder.reads_prefixes_together
 
     @property
     def prompt_cache(self) -> PromptCache:
@@ -140,7 +147,7 @@ class SharedBase:
         self._role_is_known = False  # grafting activates adapters behind our back
         layers = lora.layers_to_transform
         lowest = 0 if layers is None else min(layers) if isinstance(layers, list) else int(layers)
-        self.trunk_depth = min(self.trunk_depth, lowest)
+        self.trunk_depth = min(self.trunk_depth, lowest) if self.decoder.shares_trunk else 0
 
     def adapter_parameters(self, name: str) -> list[nn.Parameter]:
         return [p for n, p in self.model.named_parameters() if adapter_of(n) == name]
@@ -192,10 +199,12 @@ class SharedBase:
         return 0 if self.scope == "sequence" else max(prompt_width - self.num_adapted_prompt_tokens, 0)
 
     @torch.no_grad()
-    def read_prompts(self, prompt_ids: Tensor, prompt_mask: Tensor, room: int) -> GrowingCache:
+    def read_prompts(self, prompt_ids: Tensor, prompt_mask: Tensor, room: int) -> GrowingCache | OwnState:
         """The base's keys and values of the prefixes, with room for `room` more tokens of each sequence. Those that
         several sequences begin with are there once.
         """
+        if not self.decoder.shares_prompts:
+            return OwnState(len(prompt_ids))
         start = self.suffix_start(prompt_ids.shape[1])
         prefixes = [tuple(i[m].tolist()) for i, m in zip(prompt_ids[:, :start], prompt_mask[:, :start], strict=True)]
         entries = self.prompt_cache.lookup(prefixes, self._prefill, self.beginning) if start else []
@@ -215,8 +224,10 @@ class SharedBase:
         """[layers, 2, B, key_heads, width, D]"""
         return self.head.new_zeros(self.num_layers, 2, batch, *self.decoder.key_shape(width))
 
-    def prefix_of(self, cache: GrowingCache, start: int) -> tuple[Tensor, Tensor | None]:
+    def prefix_of(self, cache: GrowingCache | OwnState, start: int) -> tuple[Tensor, Tensor | None]:
         """What a cache holds of the prefix in the layers above the trunk, and which row of it each sequence reads."""
+        if isinstance(cache, OwnState):
+            return self._room(cache.batch, 0), None
         if cache.shared is None:
             return cache.room[self.trunk_depth :, ..., :start, :], None
         return cache.shared.entries[self.trunk_depth :], cache.shared.rows
@@ -298,6 +309,14 @@ class SharedBase:
             entries += [recorder.row(row, len(t)) for row, t in enumerate(chunk)]
             self.num_prompt_tokens_read += sum(map(len, chunk))
         return entries
+
+
+def decoder_of(model: Any) -> Decoder | WholeModel:
+    """The model's layers called one by one where that gives what the model gives, else the model as a whole."""
+    try:
+        return Decoder(model)
+    except CannotWalkError as error:
+        return WholeModel(model, str(error))
 
 
 def _write(cache: Tensor, entries: Iterable[Tensor], start: int) -> None:

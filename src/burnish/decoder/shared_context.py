@@ -98,3 +98,11 @@ def causal_mask(key_mask: Tensor, num_queries: int) -> Tensor:
     keys = torch.arange(width, device=key_mask.device)
     queries = keys[width - num_queries :, None]
     return ((key_mask[:, None, :] & (keys <= queries)) | (keys == queries))[:, None]
+
+
+def seen_through_window(mask: Tensor, window: int) -> Tensor:
+    """Of what each query sees, the last `window` columns, its own included.  [B, 1, Q, S] -> [B, 1, Q, S]"""
+    num_queries, width = mask.shape[2:]
+    keys = torch.arange(width, device=mask.device)
+    queries = keys[width - num_queries :, None]
+    return mask & (keys > queries - window)

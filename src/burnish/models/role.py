@@ -60,7 +60,7 @@ class LanguageModel(RoleModel):
         states = self.states(sa_pairs) if states is None else states
         chosen = selected_logprobs(
             states[mask],  # [N, H]: the head only where a token is scored
-            self.base.head,
+            self.base.output,
             sa_pairs["action"][mask],
             None if kept is None else kept[mask],
             self.temperature,
@@ -71,7 +71,7 @@ class LanguageModel(RoleModel):
         """Entropy of what every response token was drawn from, with gradient.  -> [B, T], zero outside the mask"""
         mask, kept = sa_pairs.mask, sa_pairs.kept
         own = None if kept is None else kept[mask]
-        return scattered(entropy_of_states(states[mask], self.base.head, own, self.temperature), mask)
+        return scattered(entropy_of_states(states[mask], self.base.output, own, self.temperature), mask)
 
     def kl_to_reference(self, sa_pairs: SAPairs, states: Tensor) -> Tensor:
         """KL(policy || reference) over the whole vocabulary before every response token, with gradient.  -> [B, T]"""
@@ -81,7 +81,7 @@ class LanguageModel(RoleModel):
                 "these SA pairs carry no states of the reference, which the exact KL in the loss needs; generate them "
                 "with a trainer of the same config, or use kl_in: reward"
             )
-        return scattered(kl_of_states(states[mask], reference[mask], self.base.head, self.temperature), mask)
+        return scattered(kl_of_states(states[mask], reference[mask], self.base.output, self.temperature), mask)
 
 
 def scattered(values: Tensor, mask: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class TokenAttributionExtractor:
         ref_logprob, kl = against_reference(
             states[mask],
             reference[mask],
-            base.head,
+            base.output,
             sa_pairs["action"][mask],
             None if kept is None else kept[mask],
             speaker.temperature,

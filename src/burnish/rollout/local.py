@@ -10,6 +10,7 @@ from torch import Tensor
 from burnish.decoder.key_values import GrowingCache
 from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.shared_context import SharedContext
+from burnish.decoder.whole_model import OwnState
 from burnish.models.policy_model import PolicyModel
 from burnish.rollout.rollout import Rollout
 from burnish.rollout.sampling import Sampled, Sampler
@@ -33,6 +34,16 @@ class LocalEngine:
         stop_ids: Sequence[int] | None = None,
     ) -> Rollout:
         base = speaker.base
+        lengths = sorted({len(p) for p in prompts})
+        if len(lengths) > 1 and not base.decoder.pads_left:
+            groups = [[i for i, p in enumerate(prompts) if len(p) == length] for length in lengths]
+            parts = [
+                self.generate(
+                    speaker, [prompts[i] for i in group], max_new_tokens, sampler.of_rows(group), generator, stop_ids
+                )
+                for group in groups
+            ]
+            return Rollout.joined(parts, groups)
         prompt_ids, prompt_mask = (t.to(base.device) for t in left_padded(prompts))
         start = base.suffix_start(prompt_ids.shape[1])
         num_suffix = prompt_ids.shape[1] - start
@@ -50,7 +61,7 @@ def _decode(
     base: SharedBase,
     inputs: Tensor,
     key_mask: Tensor,
-    cache: GrowingCache,
+    cache: GrowingCache | OwnState,
     tape: _Tape,
     sampler: Sampler,
     generator: torch.Generator | None,

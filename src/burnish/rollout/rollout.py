@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from burnish.decoder.shared_context import SharedContext
@@ -43,11 +44,45 @@ class Rollout:
     """What the frozen base computed on the way."""
 
     @classmethod
+    def joined(cls, parts: Sequence[Rollout], places: Sequence[Sequence[int]]) -> Rollout:
+        """Several as one, each with the places of its responses in the whole. Their contexts are not kept: each was
+        computed for its own widths.
+        """
+        order = torch.tensor([place for own in places for place in own]).argsort()
+
+        def column(tensors: Sequence[Tensor | None], left: bool = False, fill: int = 0) -> Any:
+            known = [t for t in tensors if t is not None]
+            return _beside(known, left, fill)[order] if len(known) == len(tensors) else None
+
+        return cls(
+            prompt_ids=column([p.prompt_ids for p in parts], left=True),
+            prompt_mask=column([p.prompt_mask for p in parts], left=True),
+            action=column([p.action for p in parts]),
+            mask=column([p.mask for p in parts]),
+            finished=torch.cat([p.finished for p in parts])[order],
+            logprob=column([p.logprob for p in parts]),
+            entropy=column([p.entropy for p in parts]),
+            kept=column([p.kept for p in parts], fill=-1),
+            states=column([p.states for p in parts]),
+        )
+
+    @classmethod
     def of_tokens(
         cls, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], finished: Sequence[bool]
     ) -> Rollout:
         """From token ids alone, as a server gives them."""
         return cls(*left_padded(prompts), *right_padded(responses), torch.tensor(finished))
+
+
+def _beside(tensors: Sequence[Tensor], left: bool, fill: int) -> Tensor:
+    """Batches under each other, padded to one width (and depth).  [B, T, ...] each"""
+    widest = [max(t.shape[d] for t in tensors) for d in range(tensors[0].dim())]
+    padded = []
+    for t in tensors:
+        missing = [most - size for most, size in zip(widest, t.shape, strict=True)]
+        sides = [(0, m) for m in reversed(missing[2:])] + [(missing[1], 0) if left else (0, missing[1])]
+        padded.append(F.pad(t, [n for side in sides for n in side], value=fill))  # torch begins with the last dimension
+    return torch.cat(padded)
 
 
 class Engine(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -57,6 +57,10 @@ class Sampler:
             kept=kept,
         )
 
+    def of_rows(self, rows: Sequence[int]) -> Sampler:
+        """For some responses of a batch by themselves."""
+        return self
+
     @property
     def truncates(self) -> bool:
         return self.top_k > 0 or self.top_p < 1.0
@@ -81,6 +85,9 @@ class Begun(Sampler):
     tokens: Tensor | None = None
     """[B, T] -1 where nothing is given."""
     _calls: Iterator[int] = field(default_factory=count)
+
+    def of_rows(self, rows: Sequence[int]) -> Sampler:
+        return self if self.tokens is None else replace(self, tokens=self.tokens[list(rows)], _calls=count())
 
     def __call__(
         self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None

@@ -241,6 +241,9 @@ def _announce(
         f"Run folder: {plain(str(run.folder))}",
         highlight=False,
     )
+    decoder = trainer.base.decoder
+    if not decoder.shares_trunk:
+        console.print(plain(f"{decoder.sharing[0].upper()}{decoder.sharing[1:]} ({decoder.reason})."), highlight=False)
     if trainer.base.tokenizer.pad_token_id is None:
         console.print("The tokenizer has no pad token; none is needed: padding is masked by length.", highlight=False)
     if config.adapter_scope == "response" and not trainer.base.invocation:

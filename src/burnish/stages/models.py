@@ -1,0 +1,73 @@
+"""`burnish models`: what a model is and what burnish would do with it, before its weights are loaded."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import AutoModelForCausalLM
+
+from burnish.base_setup.base_setup import choose_device, choose_dtype, load_model_config
+from burnish.base_setup.lora_setup import adaptable, unreachable
+from burnish.config import ModelConfig
+from burnish.decoder.decoder import context_length
+from burnish.decoder.shared_base import decoder_of
+from burnish.decoder.whole_model import layers_of
+from burnish.errors import BurnishError
+from burnish.runs.disk import megabytes
+from burnish.text import plain
+
+FEW_LAYERS, FEW_TOKENS, FEW_EXPERTS = 2, 512, 4
+
+
+def describe(console: Console, model_name: str) -> None:
+    """Its family, size and context; what of its work is shared; where adapters go."""
+    config = ModelConfig(model_name=model_name)
+    model_config = load_model_config(config)
+    dtype = choose_dtype(config.dtype, choose_device(config.device))
+    with torch.device("meta"):
+        whole = AutoModelForCausalLM.from_config(model_config)
+    count = sum(p.numel() for p in whole.parameters())
+    layers = layers_of(whole.get_decoder())
+    rows = {
+        "family": model_config.model_type,
+        "parameters": f"{count / 1e6:,.0f} million in {len(layers)} layers",
+        "base in memory": f"{megabytes(count * dtype.itemsize)} as {str(dtype).removeprefix('torch.')}, for all roles",
+        "context": f"{context_length(model_config):,} tokens",
+        "work shared": _sharing(model_config),
+        "adapters on": ", ".join(adaptable(layers, model_config.model_type)),
+    }
+    missed = unreachable(layers)
+    if missed:
+        rows["not adapted"] = f"{', '.join(missed)} (peft cannot reach them)"
+    for name, value in rows.items():
+        console.print(plain(f"{name:16}{value}"), highlight=False, soft_wrap=True)
+
+
+def _sharing(model_config: Any) -> str:
+    """Found out with a model of the same config, but of few layers and random weights."""
+    small = copy.deepcopy(model_config)
+    text = small.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    few = FEW_LAYERS
+    while kinds and set(kinds[:few]) != set(kinds):
+        few += 1
+    text.num_hidden_layers = min(few, text.num_hidden_layers)
+    if kinds:
+        text.layer_types = kinds[: text.num_hidden_layers]
+    for key, most in (("vocab_size", FEW_TOKENS), ("num_experts", FEW_EXPERTS), ("num_local_experts", FEW_EXPERTS)):
+        if getattr(text, key, None):
+            setattr(text, key, min(getattr(text, key), most))
+    for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        setattr(text, key, None)
+    try:
+        decoder = decoder_of(AutoModelForCausalLM.from_config(small))
+    except (BurnishError, ValueError, RuntimeError, TypeError, AttributeError, KeyError, IndexError) as error:
+        return f"not known before it is loaded ({str(error).splitlines()[0]})"
+    if decoder.shares_trunk:
+        return "prompt and trunk, in both scopes"
+    if decoder.shares_prompts:
+        return f"prompt, in both scopes; called as a whole, because {decoder.reason}"
+    return f"nothing, so it is slower; adapter_scope: sequence only, because {decoder.reason}"
