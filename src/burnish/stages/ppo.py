@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
+from burnish.base_setup.lora_setup import unreachable
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
@@ -244,6 +245,9 @@ def _announce(
     decoder = trainer.base.decoder
     if not decoder.shares_trunk:
         console.print(plain(f"{decoder.sharing[0].upper()}{decoder.sharing[1:]} ({decoder.reason})."), highlight=False)
+    missed = unreachable(decoder.layers)
+    if missed:
+        console.print(plain(f"Not adapted, because peft cannot reach them: {', '.join(missed)}."), highlight=False)
     if trainer.base.tokenizer.pad_token_id is None:
         console.print("The tokenizer has no pad token; none is needed: padding is masked by length.", highlight=False)
     if config.adapter_scope == "response" and not trainer.base.invocation:

@@ -1,0 +1,54 @@
+"""`burnish models`: what will happen with a model, before its weights are loaded."""
+
+import pytest
+import torch
+from rich.console import Console
+
+from burnish import InputError
+from burnish.stages.models import describe
+from families import family_model
+
+
+def said(folder):
+    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+    describe(console, str(folder))
+    return console.export_text()
+
+
+@pytest.mark.parametrize(
+    ("family", "shared"),
+    [("gemma3_text", "prompt and trunk, in both scopes"), ("gpt2", "prompt, in both scopes"), ("lfm2", "nothing, so")],
+)
+def test_family_size_and_what_is_shared(family, shared, tmp_path):
+    model = family_model(family)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()  # nothing of it is read
+    text = said(tmp_path)
+    assert f"family          {family}" in text
+    assert f"work shared     {shared}" in text
+    counted = sum(p.numel() for p in model.parameters())
+    assert f"{counted / 1e6:,.0f} million in 4 layers" in text
+
+
+def test_experts_that_peft_cannot_reach_are_listed(tmp_path):
+    family_model("gpt_oss").config.save_pretrained(tmp_path)
+    text = said(tmp_path)
+    assert "adapters on     q_proj, k_proj, v_proj, o_proj" in text
+    assert "not adapted     experts.gate_up_proj, experts.down_proj (peft cannot reach them)" in text
+
+
+def test_a_long_model_is_looked_at_through_a_few_layers(tmp_path, monkeypatch):
+    config = family_model("olmo3").config
+    config.num_hidden_layers, config.layer_types = 40, ["sliding_attention"] * 3 + ["full_attention"] * 37
+    config.save_pretrained(tmp_path)
+    built = []
+    monkeypatch.setattr("burnish.stages.models.decoder_of", lambda model: built.append(model) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        said(tmp_path)
+    assert len(built[0].model.layers) == 4  # as many as it takes to see both kinds
+    assert next(built[0].parameters()).device == torch.device("cpu")
+
+
+def test_a_folder_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="looks like a folder, but there is none"):
+        describe(Console(), "./nowhere")
