@@ -26,15 +26,14 @@ class Arithmetic:
         kept = float(pairs.mask.sum()) * base.head.shape[0] if pairs.kept is None else float((pairs.kept >= 0).sum())
         self.kept_head = 2 * base.hidden_size * kept  # of all states
 
-        in_loss = config.kl_in != "reward" and config.kl_estimator == "exact"
-        self.kl_head = 1.5 * self.states * self.head if in_loss else 0.0  # two products forwards, one backwards
-
         self.num_layers, self.adapted = base.num_layers, base.num_layers - base.trunk_depth
         self.epochs = config.epochs
         lengths = pairs.lengths.tolist()
         prompts = pairs.prompt_mask.sum(1).tolist()
         starts = pairs.prompt_mask[:, : pairs.context.start].sum(1).tolist()  # tokens of each prefix
         self.states = sum(lengths)  # one for each generated token
+        in_loss = config.kl_in != "reward" and config.kl_estimator == "exact"
+        self.kl_head = 1.5 * self.states * self.head if in_loss else 0.0  # two products forwards, one backwards
         # A pass computes the prompt's adapted end and the response but its last token; every token sees those before.
         self.suffix = sum(p - s + t - 1 for p, s, t in zip(prompts, starts, lengths, strict=True))
         self.suffix_keys = sum(
