@@ -2,8 +2,11 @@
 lines. docs/design.md says where each would go if it were to become part of burnish.
 """
 
+import io
+
 import pytest
 import torch
+from rich.console import Console
 
 from burnish import PPOTrainer, SAPairs
 from burnish.ppo.meanings import METRICS
@@ -12,6 +15,7 @@ from burnish.rewards.part import RewardPart
 from burnish.rollout.rollout import Rollout
 from burnish.runs.run import Run
 from burnish.show.page import report_page
+from burnish.show.terminal import StepProgress
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer
 
 # ----------------------------------------------------------------------------------------------- an advantage estimator
@@ -142,3 +146,8 @@ def test_an_engine_that_gives_tokens_alone_can_be_learned_from(layers):
     assert pairs["logprob"][1][pairs.mask[1]].tolist() == pytest.approx(expected, abs=1e-4)
     assert pairs["exact_kl"].abs().max() < 1e-4  # the policy starts as its reference
     assert results["first_ratio_error"] < 1e-4
+    console = Console(file=io.StringIO())
+    with StepProgress(console, 1) as progress:
+        progress.on_step(results)
+    assert "step 1/1" in console.file.getvalue()
+    assert "entropy" not in console.file.getvalue()

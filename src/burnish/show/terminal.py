@@ -127,8 +127,8 @@ class StepProgress:
         self._seconds.append(results["seconds"])
         recent = self._seconds[-4:]
         left = round(self._steps_left * sum(recent) / len(recent))
-        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}  entropy {results['entropy']:.2f}  "
-        numbers += f"{minutes(left)} left"
+        entropy = f"  entropy {results['entropy']:.2f}" if "entropy" in results else ""  # an engine may not know it
+        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}{entropy}  {minutes(left)} left"
         self._progress.update(self._task, advance=1, numbers=numbers)
         if not self._console.is_terminal:
             task = self._progress.tasks[self._task]
