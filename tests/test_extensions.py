@@ -82,6 +82,42 @@ def test_a_run_without_a_critic_resumes_to_the_bit(critic_free):
     assert ours["policy_loss"] == theirs["policy_loss"]
 
 
+class RunningMean:
+    """A response's whole reward less the mean of all before its batch."""
+
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def compute_advantages(self, sa_pairs: SAPairs) -> SAPairs:
+        score = sa_pairs["reward"].sum(1)  # [B]
+        advantage = score - self.sum / max(self.count, 1)
+        self.sum, self.count = self.sum + score.sum().item(), self.count + len(score)
+        return sa_pairs.with_columns(advantage=advantage[:, None].expand_as(sa_pairs.mask))
+
+    def state(self):
+        return {"reward_sum": self.sum, "reward_count": self.count}
+
+    def restore(self, state):
+        self.sum, self.count = state["reward_sum"], state["reward_count"]
+
+    def metrics(self):
+        return {"mean_so_far": self.sum / self.count}
+
+
+def test_what_an_estimator_carries_from_batch_to_batch_is_saved_and_shown():
+    def trainer():
+        config = tiny_config(whiten_advantages=False)
+        return PPOTrainer(config, count_vowels, tiny_model(), tiny_tokenizer(), estimator=RunningMean())
+
+    first, other = trainer(), trainer()
+    results = first.ppo_step(PROMPTS)
+    assert results["mean_so_far"] == pytest.approx(results["sa_pairs"]["reward"].sum(1).mean().item())
+    other.generator.agree_on_invocation(PROMPTS)
+    other.restore(first.state())
+    assert (other.estimator.sum, other.estimator.count) == (first.estimator.sum, 8)
+    assert first.ppo_step(PROMPTS)["policy_loss"] == other.ppo_step(PROMPTS)["policy_loss"]
+
+
 def test_columns_of_your_own_have_their_place_in_the_rows(critic_free):
     pairs = critic_free[2][0]["sa_pairs"]
     assert pairs[0]["baseline"] == 0.0

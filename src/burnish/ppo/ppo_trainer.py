@@ -21,8 +21,8 @@ from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardEnsemble, RewardModel
 from burnish.models.sft_model import SFTModel
 from burnish.models.value_model import ValueModel
-from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, TDError
-from burnish.ppo.baselines import Tether, baseline_of
+from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, StatefulEstimator, TDError
+from burnish.ppo.baselines import baseline_of
 from burnish.ppo.clock import Clock
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.generator import SequenceGenerator
@@ -236,7 +236,7 @@ class PPOTrainer:
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),
             "left_out": rewards.num_left_out,
-            **({"tether_weight": self.estimator.used} if isinstance(self.estimator, Tether) else {}),
+            **(self.estimator.metrics() if isinstance(self.estimator, StatefulEstimator) else {}),
             "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
             **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},
             "buffer_mb": self.experience_buffer.nbytes / 2**20,

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from burnish.evaluation.credit import Credit, measure_credit
 from burnish.models.adapter_files import adapter_folder, load_adapter
-from burnish.ppo.baselines import Tether
+from burnish.ppo.advantage import StatefulEstimator
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.runs.run import Run
 from burnish.show import terminal
@@ -46,8 +46,9 @@ def _as_it_ended(trainer: PPOTrainer, run: Run) -> PPOTrainer:
     if rows:
         trainer.kl_controller.kl_coef = rows[-1].get("kl_coef", trainer.kl_coef)
         trainer.start_score = rows[0]["reward"] if trainer.config.reward_against == "start" else None
-        if isinstance(trainer.estimator, Tether):
-            trainer.estimator.weight = rows[-1].get("tether_weight", 0.0)
+        estimator = trainer.estimator
+        if isinstance(estimator, StatefulEstimator) and estimator.state().keys() <= rows[-1].keys():
+            estimator.restore(rows[-1])
     return trainer
 
 
