@@ -284,6 +284,13 @@ class PPOConfig(ModelConfig):
         return self.batch_size // self.responses_per_prompt
 
     @property
+    def needs_references(self) -> str:
+        """The keys, in words, for which every prompt needs a reference answer."""
+        needs = {"value_reads_reference": self.value_reads_reference}
+        needs["reward_against: reference"] = self.reward_against == "reference"
+        return " and ".join(key for key, needed in needs.items() if needed)
+
+    @property
     def reward_parts(self) -> list[RewardPart]:
         return parts_of(self.reward)
 

@@ -138,7 +138,7 @@ def _rewarded(trainer: PPOTrainer, prompts: Sequence[str], texts: list[str], pai
     prompts, texts, pairs, rewards = only_scored(prompts, texts, pairs, rewards)
     pairs = trainer.kl_divergence.add_kl_to_sa_pairs(pairs)
     return trainer.reward_adjuster.adjust_rewards_with_kl(
-        pairs, rewards, trainer.charged_kl_coef, trainer.centre(prompts, rewards)
+        pairs, rewards, trainer.charged_kl_coef, trainer.centre.of(prompts, rewards, trainer.reward_computer)
     )
 
 

@@ -35,7 +35,7 @@ def state_of(trainer: PPOTrainer) -> State:
         },
     }
     if trainer.config.reward_against == "start":
-        values["start_score"] = trainer.start_score
+        values["start_score"] = trainer.centre.start_score
     if isinstance(trainer.estimator, StatefulEstimator):
         values |= trainer.estimator.state()
     state = State(values=values)
@@ -61,7 +61,7 @@ def restore_into(trainer: PPOTrainer, state: State) -> None:
     trainer.constant_reward_guard.steps_constant = int(guards["steps_constant"])
     trainer.sampler_gap_guard.first_gap = guards["first_gap"]
     if trainer.config.reward_against == "start":
-        trainer.start_score = state.value("start_score")
+        trainer.centre.start_score = state.value("start_score")
     if isinstance(trainer.estimator, StatefulEstimator):
         trainer.estimator.restore({name: state.value(name) for name in trainer.estimator.state()})
     trainer.step = int(counters["step"])

@@ -45,7 +45,7 @@ def _as_it_ended(trainer: PPOTrainer, run: Run) -> PPOTrainer:
     rows = run.read_lines("metrics.jsonl")
     if rows:
         trainer.kl_controller.kl_coef = rows[-1].get("kl_coef", trainer.kl_coef)
-        trainer.start_score = rows[0]["reward"] if trainer.config.reward_against == "start" else None
+        trainer.centre.start_score = rows[0]["reward"] if trainer.config.reward_against == "start" else None
         estimator = trainer.estimator
         if isinstance(estimator, StatefulEstimator) and estimator.state().keys() <= rows[-1].keys():
             estimator.restore(rows[-1])

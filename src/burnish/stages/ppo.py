@@ -18,12 +18,13 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
 from burnish.data import Split, data_summary
+from burnish.data.records import require_references
 from burnish.decoder.memory import peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
 from burnish.evaluation.measure import evaluate
 from burnish.models.policy_model import PolicyModel
-from burnish.ppo.ppo_trainer import PPOTrainer, check_references
+from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
@@ -209,7 +210,8 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     for function in functions:
         if function is not None:
             _try_out(function, prompts.train)
-    check_references(config, prompts.train)
+    if needs := config.needs_references:
+        require_references(prompts.train, needs)
     each, needed = config.responses_per_prompt, config.prompts_per_step
     if len(prompts.train) < needed:
         names = f"batch_size {config.batch_size}" if each == 1 else f"the {needed} of a step"
