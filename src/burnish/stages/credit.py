@@ -12,17 +12,13 @@ from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.show.credit import CREDITED, credit_sentence
-from burnish.stages.evaluate import held_out_of, trusted_config
+from burnish.stages.evaluate import HeldOut
 from burnish.text import plain
 
 
-def measure_run(
-    console: Console, folder: str, num_prompts: int, positions: int, continuations: int, trust: bool = False
-) -> Credit:
+def measure_run(console: Console, held_out: HeldOut, num_prompts: int, positions: int, continuations: int) -> Credit:
     """Loads a finished PPO run, continues its held-out responses, and writes credit.json."""
-    run = Run.open(folder)
-    config = trusted_config(console, run, trust)
-    prompts = held_out_of(run, config)[:num_prompts]
+    run, config, prompts = held_out.run, held_out.config, held_out.prompts[:num_prompts]
     with run.lock():
         with terminal.busy(console, terminal.loading(config)):
             trainer = _as_it_ended(PPOTrainer(config), run)

@@ -27,18 +27,18 @@ from burnish.models.policy_model import PolicyModel
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
-from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.part import RewardFunction
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import Run
 from burnish.runs.same_run import fingerprint_of_files
 from burnish.runs.saving import Saving
 from burnish.show import terminal
 from burnish.show.trackers import check_tracker, open_tracker
-from burnish.stages.evaluate import conclude, second_reward, start_model
 from burnish.stages.identity import identity_of
+from burnish.stages.judging import conclude, second_reward, start_model
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.opening import opened
-from burnish.stages.stage import COMMAND, Beginning
+from burnish.stages.stage import COMMAND, Beginning, check_rewards
 from burnish.text import minutes, plain
 
 SHOWN_SAMPLES = 4
@@ -198,12 +198,7 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     reward model is still to come.
     """
     check_tracker(config.tracker)
-
-    def is_there(part: RewardPart) -> bool:
-        return not_yet is None or not any(Path(path).is_relative_to(not_yet) for path in part.judges)
-
-    workshop = Workshop(config.reward_timeout)
-    functions = [part.check(workshop) for part in config.all_reward_parts if is_there(part)]
+    functions = check_rewards(config, not_yet)
     for asked_about, own in ((prompts.everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
         for part in own:
             part.check_prompts(asked_about)
