@@ -220,7 +220,7 @@ def reward_model(results: dict[str, Any]) -> str:
                 f"{mean(r['length_correlation'] for r in mine):+.2f}",
             ]
         )
-    header = ["judgements", "train, held-out pairs", "accuracy (95 %)", "by seed", "longer wins", "counting words"]
+    header = ["judgements", "train, held-out pairs", "accuracy (95 %)", "by seed", "longer wins", "bag of words"]
     return table([*header, "calibration error", "score and length"], rows) + "\n\n" + measured_on(results)
 
 

@@ -168,7 +168,7 @@ class PPOConfig(ModelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _begins_with_its_recipe(cls, values: Any) -> Any:
+    def _apply_recipe(cls, values: Any) -> Any:
         """What the recipe sets, where nothing else is given."""
         recipe = values.get("recipe") if isinstance(values, dict) else None
         return RECIPES[recipe].keys | values if isinstance(recipe, str) and recipe in RECIPES else values
