@@ -69,16 +69,14 @@ class Credit:
         return asdict(self)
 
 
-def measure_credit(
-    trainer: PPOTrainer, prompts: Sequence[str], positions: int = 4, continuations: int = 16, seed: int = EVAL_SEED
-) -> Credit:
+def measure_credit(trainer: PPOTrainer, prompts: Sequence[str], positions: int = 4, continuations: int = 16) -> Credit:
     """Of one response to each prompt, at `positions` of its tokens, by continuations of the state before and after.
 
     Everything is as in a training step: sampling, reward, KL charge, discount.
     """
     if trainer.config.whiten_rewards:
         raise InputError("credit is measured in the reward's units, which whiten_rewards changes from batch to batch")
-    generator = torch.Generator(trainer.base.device).manual_seed(seed)
+    generator = torch.Generator(trainer.base.device).manual_seed(EVAL_SEED)
     each = trainer.config.responses_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(each)]
     pairs = _credited(trainer, repeated, generator)
