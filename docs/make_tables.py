@@ -15,9 +15,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from burnish.config.documentation import config_page, recipes_table
+from burnish.config.documentation import as_yaml, field_lines
+from burnish.config.recipes import RECIPES
 from burnish.decoder.shared_base import decoder_of
-from burnish.ppo.meanings import metrics_page
+from burnish.ppo.meanings import METRICS
+from burnish.sa_pairs.columns import COLUMNS
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = {
@@ -266,7 +268,7 @@ def reward_model(results: dict[str, Any]) -> str:
                 f"{mean(r['length_correlation'] for r in mine):+.2f}",
             ]
         )
-    header = ["judgements", "train, held-out pairs", "accuracy (95 %)", "by seed", "longer wins", "counting words"]
+    header = ["judgements", "train, held-out pairs", "accuracy (95 %)", "by seed", "longer wins", "bag of words"]
     return table([*header, "calibration error", "score and length"], rows) + "\n\n" + measured_on(results)
 
 
@@ -353,6 +355,44 @@ def with_results(page: str) -> str:
         return f"<!-- results: {match[1]} -->\n{body}\n<!-- end -->"
 
     return re.sub(r"<!-- results: (\w+) -->.*?<!-- end -->", made, (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def recipes_table() -> str:
+    """For docs/recipes.md."""
+    rows = []
+    for name, recipe in RECIPES.items():
+        keys = ", ".join(f"`{key}: {as_yaml(value)}`" for key, value in recipe.keys.items())
+        rows.append(f"| `{name}` | {recipe.meaning} | {keys or '-'} |")
+    return "\n".join(["| recipe | what it is | what it sets |", "|---|---|---|", *rows])
+
+
+def config_page() -> str:
+    """docs/config.md."""
+    tables = []
+    for title, lines in field_lines().items():
+        rows = "\n".join(f"| `{name}` | {default} | {meaning} |" for name, default, meaning in lines)
+        tables.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n")
+    return (
+        "# Config\n\nThe keys of the files that `burnish train`, `sft` and `reward` read. A pipeline's file has them\n"
+        "in sections ([feedback.md](feedback.md)). `burnish config` prints this list.\n"
+        "(Made from the docstrings in `src/burnish/config/`.)\n\n" + "\n".join(tables)
+    )
+
+
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    columns = "\n".join(f"| `{c.row_key}` | `{n}` | {c.meaning} | `{c.added_by}` |" for n, c in COLUMNS.items())
+    rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
+    return (
+        "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the\n"
+        "same. Value warm-up steps have no policy metrics, and runs without a critic none of the value model.\n"
+        "(Made from `src/burnish/ppo/meanings.py`.)\n\n"
+        f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
+        "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`,\n"
+        "and one list for each of these keys. An SA pair (`results['sa_pairs'][0]`) has the same keys.\n"
+        "The whole table has columns: `results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
+        f"| key | column | meaning | added by |\n|---|---|---|---|\n{columns}\n"
+    )
 
 
 def recipes_page() -> str:

@@ -16,7 +16,9 @@ torch.set_num_threads(1)  # a fork must not inherit a thread pool
 
 import burnish.runs.checkpoints as checkpoints  # noqa: E402
 import burnish.runs.disk as disk  # noqa: E402
-import burnish.stages.resume  # noqa: E402, F401
+import burnish.stages.credit  # noqa: E402
+import burnish.stages.pipeline_data  # noqa: E402
+import burnish.stages.reward  # noqa: E402, F401
 from burnish import cli  # noqa: E402
 from burnish.runs.run import Run  # noqa: E402
 

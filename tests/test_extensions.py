@@ -2,8 +2,11 @@
 lines. docs/design.md says where each would go if it were to become part of burnish.
 """
 
+import io
+
 import pytest
 import torch
+from rich.console import Console
 
 from burnish import PPOTrainer, SAPairs
 from burnish.ppo.meanings import METRICS
@@ -12,6 +15,7 @@ from burnish.rewards.part import RewardPart
 from burnish.rollout.rollout import Rollout
 from burnish.runs.run import Run
 from burnish.show.page import report_page
+from burnish.show.terminal import StepProgress
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer
 
 # ----------------------------------------------------------------------------------------------- an advantage estimator
@@ -78,6 +82,42 @@ def test_a_run_without_a_critic_resumes_to_the_bit(critic_free):
     assert ours["policy_loss"] == theirs["policy_loss"]
 
 
+class RunningMean:
+    """A response's whole reward less the mean of all before its batch."""
+
+    def __init__(self):
+        self.sum, self.count = 0.0, 0
+
+    def compute_advantages(self, sa_pairs: SAPairs) -> SAPairs:
+        score = sa_pairs["reward"].sum(1)  # [B]
+        advantage = score - self.sum / max(self.count, 1)
+        self.sum, self.count = self.sum + score.sum().item(), self.count + len(score)
+        return sa_pairs.with_columns(advantage=advantage[:, None].expand_as(sa_pairs.mask))
+
+    def state(self):
+        return {"reward_sum": self.sum, "reward_count": self.count}
+
+    def restore(self, state):
+        self.sum, self.count = state["reward_sum"], state["reward_count"]
+
+    def metrics(self):
+        return {"mean_so_far": self.sum / self.count}
+
+
+def test_what_an_estimator_carries_from_batch_to_batch_is_saved_and_shown():
+    def trainer():
+        config = tiny_config(whiten_advantages=False)
+        return PPOTrainer(config, count_vowels, tiny_model(), tiny_tokenizer(), estimator=RunningMean())
+
+    first, other = trainer(), trainer()
+    results = first.ppo_step(PROMPTS)
+    assert results["mean_so_far"] == pytest.approx(results["sa_pairs"]["reward"].sum(1).mean().item())
+    other.generator.agree_on_invocation(PROMPTS)
+    other.restore(first.state())
+    assert (other.estimator.sum, other.estimator.count) == (first.estimator.sum, 8)
+    assert first.ppo_step(PROMPTS)["policy_loss"] == other.ppo_step(PROMPTS)["policy_loss"]
+
+
 def test_columns_of_your_own_have_their_place_in_the_rows(critic_free):
     pairs = critic_free[2][0]["sa_pairs"]
     assert pairs[0]["baseline"] == 0.0
@@ -142,3 +182,8 @@ def test_an_engine_that_gives_tokens_alone_can_be_learned_from(layers):
     assert pairs["logprob"][1][pairs.mask[1]].tolist() == pytest.approx(expected, abs=1e-4)
     assert pairs["exact_kl"].abs().max() < 1e-4  # the policy starts as its reference
     assert results["first_ratio_error"] < 1e-4
+    console = Console(file=io.StringIO())
+    with StepProgress(console, 1) as progress:
+        progress.on_step(results)
+    assert "step 1/1" in console.file.getvalue()
+    assert "entropy" not in console.file.getvalue()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "burnish"
@@ -94,13 +95,26 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["sft", "no_data.yaml"], 2),
         (["train", "no_reward.yaml"], 2),
         (["train", "no_judge.yaml"], 2),
+        (["train", "done.yaml"], 0),
+        (["train", "done.yaml", "kl_coef=0.5"], 2),
+        (["resume", "runs/done"], 0),
+        (["resume", "runs/done", "bad=1"], 2),
+        (["pipeline", "no_rows.yaml"], 2),
+        (["pipeline", "no_judge_pipeline.yaml"], 2),
+        (["demo", "--task", "nonsense"], 2),
+        (["eval", "runs/done", "--ask", "1"], 0),
+        (["eval", "runs/sft"], 2),
+        (["credit", "runs/sft"], 2),
+        (["reward-test", "done.yaml", "a prompt", "a response"], 0),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
 def test_what_computes_nothing_starts_without_torch(tmp_path, monkeypatch, arguments, code):
     """Nor does what can only end in a refusal."""
-    from burnish.config import TrainConfig
+    from burnish.config import SFTConfig, TrainConfig, load_train_config
+    from burnish.evaluation.evaluation import Evaluation
     from burnish.runs.run import Run
+    from burnish.stages.evaluate import write_verdict
 
     monkeypatch.chdir(tmp_path)
     run = Run.new("runs", "one").begin(TrainConfig(prompts="prompts.txt"))
@@ -110,14 +124,44 @@ def test_what_computes_nothing_starts_without_torch(tmp_path, monkeypatch, argum
     Path("no_reward.yaml").write_text("prompts: prompts.txt\nreward: none.py:f\n")
     Path("no_judge.yaml").write_text("prompts: prompts.txt\nreward: ./none\n")
     Path("no_data.yaml").write_text("demonstrations: none.jsonl\n")
+    Path("no_rows.yaml").write_text("sft: {demonstrations: none.jsonl}\nppo: {prompts: prompts.txt}\n")
+    Path("rows.jsonl").write_text("\n".join(f'{{"prompt": "{n}:", "completion": "yes"}}' for n in range(40)))
+    Path("no_judge_pipeline.yaml").write_text(
+        "sft: {demonstrations: rows.jsonl}\nppo: {prompts: prompts.txt, reward: none.py:f}\n"
+    )
+    Path("done.yaml").write_text("prompts: prompts.txt\nreward: repetition\nrun_name: done\n")
+    done = Run.new("runs", "done").begin(load_train_config("done.yaml"))
+    done.write("result.json", {})
+    measured = {name: [1.0, 2.0] for name in ("reward", "kl", "tokens", "finished", "surprise")}
+    sides = [Evaluation(["prompt 1", "prompt 2"], [text, text], **measured) for text in ("one", "two")]
+    write_verdict(Console(quiet=True), done, *sides, None, 1)
+    Run.new("runs", "sft").begin(SFTConfig(demonstrations="rows.jsonl"))
     script = (
         "import json, sys\nfrom burnish import cli\n"
         f"sys.argv = ['burnish', *{arguments!r}]\n"
         "code = 0\ntry:\n    cli.main()\nexcept SystemExit as end:\n    code = end.code or 0\n"
         f"print(json.dumps([code, [m for m in {HEAVY!r} if m in sys.modules]]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [code, []], done.stderr
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert json.loads(ended.stdout.splitlines()[-1]) == [code, []], ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("start", "without"),
+    [
+        ("import burnish", (*HEAVY, "pydantic", "yaml", "rich", "typer", "jinja2")),
+        (
+            "from burnish import cli; sys.argv = ['', '--help']; cli.main()",
+            (*HEAVY, "pydantic", "yaml", "jinja2"),
+        ),
+    ],
+    ids=["import", "help"],
+)
+def test_the_first_word_comes_at_once(start, without):
+    """Nothing is imported that is not needed yet."""
+    script = f"import sys\ntry:\n    {start}\nfinally:\n    print([m for m in {without!r} if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
 
 
 def test_names_are_offered_where_python_looks_for_them():

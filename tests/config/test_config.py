@@ -100,6 +100,8 @@ def test_file_and_overrides(tmp_path):
         ("prompts: a.txt\nsystem_prompt: be kind\n", "set chat_template: true"),
         ("prompts: a.txt\nsteps: 3\nvalue_warmup_steps: 3\n", "leaves no step of 3"),
         ("prompts: a.txt\nnum_eval_prompts: 1\n", "0, or 2 and more"),
+        ("prompts: a.txt\nnum_eval_prompts: 1.5\n", "neither a count nor a share"),
+        ("prompts: a.txt\nnum_eval_prompts: -0.1\n", "num_eval_prompts: .*greater than or equal to 0"),
     ],
 )
 def test_bad_files_say_where(tmp_path, text, message):

@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from burnish import InputError
+from burnish.config import SFTConfig
 from burnish.data import (
     Demonstration,
     Preference,
@@ -329,3 +330,25 @@ def test_a_dataset_s_name_is_refused_at_once_where_no_hub_answers(monkeypatch):
     with pytest.raises(InputError, match=r"cannot load the dataset org/name \(no hub answers from here\)"):
         load_prompts("org/name")
     assert time.monotonic() - started < 10  # the hub's own client would retry for half a minute
+
+
+@pytest.mark.parametrize(
+    ("wanted", "prompts", "held_out"),
+    [(None, n, h) for n, h in ((3, 0), (7, 0), (8, 2), (40, 10), (100, 16), (300, 30), (640, 64), (10_000, 64))]
+    + [(0.1, 40, 4), (0.5, 40, 20), (0.01, 40, 2), (0, 40, 0), (16, 40, 16)],
+)
+def test_a_tenth_is_held_out_unless_a_count_or_a_share_is_given(wanted, prompts, held_out):
+    split = split_by_prompt([str(n) for n in range(prompts)], wanted, seed=0)
+    assert (len(split.train), len(split.held_out)) == (prompts - held_out, held_out)
+
+
+def test_a_share_that_leaves_nothing_is_refused():
+    with pytest.raises(InputError, match=r"num_eval_prompts 0\.9 leaves nothing to train on: there are 2"):
+        split_by_prompt(["a", "b"], 0.9, seed=0)
+
+
+def test_counts_and_shares_are_kept_as_they_are_given():
+    sizes = {given: SFTConfig(demonstrations="-", num_eval_prompts=given).num_eval_prompts for given in (0, 16, 32.0)}
+    assert [(type(n), n) for n in sizes.values()] == [(int, 0), (int, 16), (int, 32)]
+    assert SFTConfig(demonstrations="-", num_eval_prompts=0.25).num_eval_prompts == 0.25
+    assert SFTConfig(demonstrations="-").num_eval_prompts is None

@@ -282,7 +282,8 @@ def test_a_second_reward_that_falls_clearly_means_over_optimised_though_it_loses
     assert "agrees (0.00 to 4.00" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=rises)).sentence
     rarely_better_but_by_more = [-0.1] * 26 + [0.3] * 14
     worse = [-0.1] * 26 + [0.1] * 14
-    for second, said in ((rarely_better_but_by_more, "sees no clear difference"), (worse, "leans to the start model")):
+    slightly = "slightly prefers the start model, but not significantly"
+    for second, said in ((rarely_better_but_by_more, "sees no clear difference"), (worse, slightly)):
         assert said in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=second)).sentence
     even = [1.0, -1.0] * 20
     assert "no clear difference" in judge(evaluation(LOW, second=LOW), evaluation(HIGH, second=even)).sentence

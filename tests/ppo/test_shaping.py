@@ -44,7 +44,7 @@ def test_the_adjuster_shapes_what_is_learned_from():
 def test_scores_count_from_the_start_models_and_are_shown_as_they_are():
     trainer = tiny_trainer(reward_against="start", kl_coef=0.0, gamma=1.0)
     first = trainer.ppo_step(PROMPTS)
-    assert trainer.start_score == pytest.approx(first["reward"])
+    assert trainer.centre.start_score == pytest.approx(first["reward"])
     assert first["sa_pairs"]["reward"].sum().item() == pytest.approx(0.0, abs=1e-5)
     other = tiny_trainer(reward_against="start", kl_coef=0.0, gamma=1.0)
     other.generator.agree_on_invocation(PROMPTS)

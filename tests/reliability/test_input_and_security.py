@@ -110,7 +110,7 @@ def test_r15_every_missing_reference_is_told_before_loading(fork_server, folder)
     settings = ("prompts=some.jsonl", "run_name=early", "model_name=/no/such/model")
     outcome = fork_server.run(folder, "train", "config.yaml", "reward=rouge_l", *settings)
     assert outcome.code == 2
-    assert "rouge_l compares with a reference, and 7 prompts (" in outcome.text
+    assert "rouge_l needs a reference answer, and 7 prompts (" in outcome.text
     assert len(re.findall(r"some.jsonl:\d*[13579][,)]?", outcome.text)) == 3  # the first three, and the count
     (folder / "some.jsonl").write_text("\n".join(json.dumps(row | {"reference": "seven"}) for row in rows))
     outcome = fork_server.run(folder, "train", "config.yaml", "reward=exact_number", *settings)

@@ -62,10 +62,10 @@ def test_rules_that_compare_with_a_reference():
     assert rule("exact_number")([Prompt("p", reference="0.5"), Prompt("p", reference="-3")], [".5", "x = -3"]) == [1, 1]
     assert rule("rouge_l")([prompt], ["It is 42"]) == [1.0]
     assert rule("rouge_l")([Prompt("p", reference="Кот спит")], ["кот спит"]) == [1.0]
-    with pytest.raises(InputError, match="rouge_l compares with a reference, and the prompt 'bare' has no reference"):
+    with pytest.raises(InputError, match="rouge_l needs a reference answer, and the prompt 'bare' has none"):
         rule("rouge_l")(["bare"], ["x"])
     twice = [Prompt("2+2?", "file:1"), Prompt("2+2?", "file:2", reference="4")]  # the second must not hide the first
-    with pytest.raises(InputError, match="file:1 has no reference"):
+    with pytest.raises(InputError, match="file:1 has none"):
         rule("rouge_l")(twice, ["4", "4"])
     with pytest.raises(InputError, match="file:9 has a reference without a number"):
         rule("exact_number")([Prompt("p", "file:9", reference="none")], ["x"])

@@ -9,8 +9,9 @@ import shutil
 import pytest
 
 from burnish import InputError
+from burnish.config import RewardModelConfig, SFTConfig
 from burnish.ppo.meanings import METRICS
-from burnish.runs.run import Run
+from burnish.runs.run import PIPELINE, Run
 from burnish.show.charts import Chart, Line, nice_ticks, short
 from burnish.show.page import report_page
 from burnish.show.samples import spread_samples
@@ -102,6 +103,34 @@ def test_who_won_stands_there_in_plain_numbers_and_older_verdicts_can_be_read(ru
     assert ".badge.too-few-to-tell {" in page
 
 
+def test_a_pipelines_page_has_the_results_of_the_stages_before(run):
+    assert "The stages before" not in report_page(run)
+    pipeline = run.folder.parent
+    (pipeline / PIPELINE).write_text("ppo: {}\n")
+    assert "The stages before" not in report_page(run)  # it may begin with PPO
+    Run.new(pipeline, "sft").begin(SFTConfig(demonstrations="-"))
+    Run.new(pipeline, "reward").begin(RewardModelConfig(preferences="-"))
+    assert "The stages before" not in report_page(run)  # begun is not finished
+    Run(pipeline / "sft").write("result.json", {"loss_before": 2.3456, "loss_after": 1.2})
+    pairs = {"num_pairs": 48, "accuracy": 0.68, "accuracy_interval": [0.51, 0.81]}
+    scores = {"num_scores": 30, "score_correlation": 0.5, "score_correlation_interval": [0.2, 0.7]}
+    report = pairs | {"longer_wins": 0.615, "bag_of_words": 0.625}
+    Run(pipeline / "reward").write("result.json", scores | {"length_baseline": 0.1, "report": report})
+    page = report_page(run)
+    assert "<td>sft</td><td>loss (nats per token)</td><td>2.346 before, 1.200 after</td>" in page
+    assert "68% (51% to 81%); choosing the longer answer 62%, a bag-of-words classifier 62%" in page
+    assert "<td>correlation with 30 human scores</td><td>0.50 (0.20 to 0.70); length alone 0.10</td>" in page
+    Run(pipeline / "sft").write("result.json", {"loss_before": None, "loss_after": None})  # nothing was held out
+    assert "<td>sft</td>" not in report_page(run)
+
+
+def test_the_page_says_what_machine_it_ran_on(run):
+    run.write("result.json", {"machine": {"cores": 2, "memory_gib": 24}, "seconds": 60})
+    assert "2 cores, 24 GiB" in report_page(run)
+    run.write("result.json", {"seconds": 60})  # of an older version
+    assert "GiB" not in report_page(run)
+
+
 def test_a_run_that_is_not_there_yet(tmp_path):
     fresh = Run.new(tmp_path, "fresh").begin(tiny_config())
     with pytest.raises(InputError, match="no finished step yet"):
@@ -143,12 +172,13 @@ def test_a_headline_is_short():
 
 def test_chart_arithmetic():
     chart = Chart("t", "m", "h", "r", [Line("a", [(1, 0.0), (2, 10.0)])], band=(2.0, 4.0))
-    assert chart.y(chart.high) == 10.0  # the top margin
-    assert chart.y(chart.low) == 128.0
+    low, high = chart.range
+    assert chart.y(high) == 10.0  # the top margin
+    assert chart.y(low) == 128.0
     top, height = chart.band_box
     assert 10 < top < top + height < 128
     flat = Chart("t", "m", "h", "r", [Line("a", [(1, 3.0)])])
-    assert flat.low < 3.0 < flat.high
+    assert flat.range[0] < 3.0 < flat.range[1]
     assert nice_ticks(0.0, 1.0) == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert [short(v) for v in (0, 0.5, 1234.5, 1e-5, 12.34, -0.25)] == ["0", "0.5", "1234", "1e-5", "12.3", "-0.25"]
 

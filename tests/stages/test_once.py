@@ -19,12 +19,13 @@ from failures import PIPELINE, make_workplace
 @pytest.fixture
 def counted(monkeypatch):
     """How often tokenizers were loaded, prompts tokenized and rewards checked."""
-    found: dict[str, Counter] = {"tokenizers": Counter(), "prompts": Counter(), "numbers": Counter()}
+    found: dict[str, Counter] = {name: Counter() for name in ("tokenizers", "prompts", "references", "numbers")}
     load, tokens_of, check = (
         transformers.AutoTokenizer.from_pretrained,
         PromptEncoder._tokens_of,
         scores.finite_number,
     )
+    tokenize = transformers.PreTrainedTokenizerBase.__call__
 
     def loading(name, *rest, **more):
         found["tokenizers"][str(name)] += 1
@@ -34,25 +35,36 @@ def counted(monkeypatch):
         found["prompts"][str(prompt)] += 1
         return tokens_of(self, prompt)
 
+    def reading(self, text, *rest, **more):
+        if str(text).startswith("Reference answer: "):
+            found["references"][text] += 1
+        return tokenize(self, text, *rest, **more)
+
     def checking(value, what):
         found["numbers"]["checked"] += 1
         return check(value, what)
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", loading)
     monkeypatch.setattr(PromptEncoder, "_tokens_of", tokenizing)
+    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "__call__", reading)
     monkeypatch.setattr(scores, "finite_number", checking)
     return found
 
 
-def test_a_run_reads_each_prompt_once(tmp_path, counted):
+def test_a_run_reads_each_prompt_and_reference_once(tmp_path, counted):
     folder = make_workplace(tmp_path)
-    config = load_train_config(folder / "config.yaml", [f"run_dir={folder / 'runs'}", "steps=3", "best_of=1"])
+    rows = [{"prompt": f"number {n}:", "reference": f"answer {n}"} for n in range(14)]
+    (folder / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    settings = ["steps=3", "best_of=1", "value_reads_reference=true"]
+    config = load_train_config(folder / "config.yaml", [f"run_dir={folder / 'runs'}", *settings])
     stage = STAGES["ppo"]
     data = stage.load(config)
     stage.work(config, data, Console(quiet=True))
     assert sum(counted["tokenizers"].values()) == 1
     assert set(counted["prompts"]) == {str(prompt) for prompt in data.everything}
     assert set(counted["prompts"].values()) == {1}
+    assert len(counted["references"]) == len(data.train)
+    assert set(counted["references"].values()) == {1}
     held_out = 2 * len(data.held_out)  # before and after
     assert counted["numbers"]["checked"] == 2 + 3 * config.batch_size + held_out  # two of them to try the reward out
 

@@ -24,11 +24,13 @@ from burnish.models.adapter_files import load_adapter
 from burnish.runs.run import Run
 from burnish.show.terminal import chooser
 from burnish.stages import sft
-from burnish.stages.evaluate import _best_of, evaluate_run, start_model
+from burnish.stages.evaluate import evaluate_run
 from burnish.stages.generate import generate_beside_start
+from burnish.stages.judging import _best_of, start_model
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.overview import list_runs, show_difference
-from burnish.stages.pipeline import _load, run_pipeline
+from burnish.stages.pipeline import rows_of, run_pipeline
+from burnish.stages.pipeline_data import readable_data
 from burnish.stages.report import write_report
 from burnish.stages.reward_test import show_reward
 from burnish.stages.stage import STAGES
@@ -302,7 +304,7 @@ def test_no_stage_learns_what_a_later_one_is_measured_on(workplace):
     settings = [f"run_dir={workplace / 'runs'}", "run_name=apart", "ppo.seed=3", "reward_model.seed=5"]
     config = load_pipeline_config(workplace / "pipeline.yaml", settings)
     console = recording()
-    data = _load(config, console)
+    data = readable_data(config, rows_of(config), console)
     held_out = {name: set(prompts_of(own.split.held_out)) for name, own in data.items()}
     trained = {name: set(prompts_of(own.split.train)) for name, own in data.items()}
     assert held_out["ppo"] - held_out["reward"]  # else this says nothing
@@ -316,7 +318,7 @@ def test_no_stage_learns_what_a_later_one_is_measured_on(workplace):
 def test_prompts_that_an_earlier_command_learned_are_told(pipeline, workplace):
     config, _, _ = pipeline
     stages = {"sft": str(config.folder / "sft"), "reward": str(config.folder / "reward")}
-    seen = prompts_of(_load(config, Console(quiet=True))["sft"].split.train)[0]
+    seen = prompts_of(readable_data(config, rows_of(config), Console(quiet=True))["sft"].split.train)[0]
     with pytest.warns(
         UserWarning, match=r"1 of the 2 held-out prompts were trained on in .*sft, so the verdict looks too good"
     ):
@@ -332,7 +334,8 @@ def test_what_no_stage_could_read_is_found_before_the_first(workplace):
     settings = [f"run_dir={workplace / 'runs'}", "run_name=long", f"ppo.prompts={workplace / 'with_long.txt'}"]
     with pytest.raises(InputError, match=r"with_long.txt:25 has 301 tokens"):
         run_pipeline(load_pipeline_config(workplace / "pipeline.yaml", settings), Console(quiet=True))
-    data = _load(load_pipeline_config(workplace / "pipeline.yaml", [*settings, "ppo.skip_bad=true"]), recording())
+    config = load_pipeline_config(workplace / "pipeline.yaml", [*settings, "ppo.skip_bad=true"])
+    data = readable_data(config, rows_of(config), recording())
     assert {name: own.split.num_left_out for name, own in data.items()} == {"sft": 0, "reward": 0, "ppo": 1}
     assert long not in data["ppo"].split.everything
 
@@ -465,7 +468,7 @@ def test_what_the_verdict_was_made_from_is_asked_about_without_a_model(pipeline,
     _, run, _ = pipeline
     before = evaluate_run(Console(quiet=True), str(run.folder))
     (run.folder / "choices.jsonl").unlink(missing_ok=True)
-    monkeypatch.setattr("burnish.stages.evaluate.PPOTrainer", None)
+    monkeypatch.setattr("burnish.stages.judging.PPOTrainer", None)
     after = evaluate_run(Console(quiet=True), str(run.folder), ask=3, choose=lambda question: "1")
     assert after.human_wins.num_prompts == 3
     assert (after.wins, after.second_wins, after.best_of_n) == (before.wins, before.second_wins, before.best_of_n)

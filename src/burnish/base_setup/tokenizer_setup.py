@@ -10,7 +10,7 @@ from jinja2 import TemplateError
 from torch import Tensor
 
 from burnish.data import problem_with
-from burnish.data.records import messages_of, place_of, prompt_key, reference_of
+from burnish.data.records import messages_of, named, place_of, prompt_key, reference_of, require_references
 from burnish.errors import InputError, count, some_of
 
 MOST_KNOWN = 100_000  # prompts whose tokens are kept: some hundred bytes each
@@ -29,6 +29,7 @@ class PromptEncoder:
         self.chat_template = chat_template
         self.system_prompt = system_prompt
         self._known: dict[tuple[str, str], array[int]] = {}
+        self._known_references: dict[str, array[int]] = {}
         if chat_template and not tokenizer.chat_template:
             raise InputError("chat_template is on, but this model's tokenizer has none; set chat_template: false")
         if chat_template:
@@ -93,21 +94,26 @@ class PromptEncoder:
 
     def encode_beside_references(self, prompts: Sequence[str]) -> list[list[int]]:
         """Token ids of each prompt behind its reference answer: what a critic may read, and the policy may not."""
+        require_references(prompts, "value_reads_reference")
         encoded = []
-        for number, (prompt, ids) in enumerate(zip(prompts, self.encode(prompts), strict=True)):
-            name = place_of(prompt) or f"prompt {number}"
-            if reference_of(prompt) is None:
-                raise InputError(f"{name} has no reference answer, which value_reads_reference needs")
-            ahead = self.tokenizer(f"Reference answer: {reference_of(prompt)}\n\n", add_special_tokens=False)[
-                "input_ids"
-            ]
-            encoded.append([*ahead, *ids])
+        for prompt, ids in zip(prompts, self.encode(prompts), strict=True):
+            encoded.append([*self._announced(str(reference_of(prompt))), *ids])
             if len(encoded[-1]) > self.max_prompt_tokens:
                 raise InputError(
-                    f"{name} and its reference answer have {len(encoded[-1])} tokens; there is room for "
+                    f"{named(prompt)} and its reference answer have {len(encoded[-1])} tokens; there is room for "
                     f"{self.max_prompt_tokens}. Shorten them, or set value_reads_reference: false"
                 )
         return encoded
+
+    def _announced(self, reference: str) -> array[int]:
+        """Token ids of a reference answer, with words that say what it is. Each is tokenized once."""
+        ids = self._known_references.get(reference)
+        if ids is None:
+            text = f"Reference answer: {reference}\n\n"
+            ids = array("i", self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            if len(self._known_references) < MOST_KNOWN:
+                self._known_references[reference] = ids
+        return ids
 
     def decode(self, tokens: Tensor, mask: Tensor) -> list[str]:
         """Responses as text, without special tokens.  [B, T], [B, T]"""

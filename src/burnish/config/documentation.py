@@ -1,4 +1,4 @@
-"""The configs' own docstrings as help and as docs/config.md."""
+"""The configs' own docstrings as help; docs/make_tables.py makes docs/config.md of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _own_lines(config: Any) -> list[Line]:
     for name, field in config.model_fields.items():
         if name in inherited and inherited[name].description == field.description:
             continue
-        default = "required" if field.is_required() else _as_yaml(field.get_default(call_default_factory=True))
+        default = "required" if field.is_required() else as_yaml(field.get_default(call_default_factory=True))
         meaning = " ".join((field.description or "").split())
         choices = [c for c in _choices(field.annotation) if f"`{c}`" not in meaning]
         said = f" One of: {', '.join(_choices(field.annotation))}." if choices else ""
@@ -44,7 +44,8 @@ def _own_lines(config: Any) -> list[Line]:
     return lines
 
 
-def _as_yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
+    """As one writes it in a config."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
 
 
@@ -57,27 +58,5 @@ def recipe_lines(name: str) -> str:
     if name not in RECIPES:
         raise InputError(f"there is no recipe {name!r}{nearest(name, RECIPES)}; there are {', '.join(RECIPES)}")
     recipe = RECIPES[name]
-    lines = [f"# {name}: {recipe.meaning}", *(f"{key}: {_as_yaml(value)}" for key, value in recipe.keys.items())]
+    lines = [f"# {name}: {recipe.meaning}", *(f"{key}: {as_yaml(value)}" for key, value in recipe.keys.items())]
     return "\n".join(lines if recipe.keys else [*lines, "# It sets nothing."])
-
-
-def recipes_table() -> str:
-    """For docs/recipes.md."""
-    rows = []
-    for name, recipe in RECIPES.items():
-        keys = ", ".join(f"`{key}: {_as_yaml(value)}`" for key, value in recipe.keys.items())
-        rows.append(f"| `{name}` | {recipe.meaning} | {keys or '-'} |")
-    return "\n".join(["| recipe | what it is | what it sets |", "|---|---|---|", *rows])
-
-
-def config_page() -> str:
-    """docs/config.md."""
-    tables = []
-    for title, lines in field_lines().items():
-        rows = "\n".join(f"| `{name}` | {default} | {meaning} |" for name, default, meaning in lines)
-        tables.append(f"## {title}\n\n| key | default | meaning |\n|---|---|---|\n{rows}\n")
-    return (
-        "# Config\n\nThe keys of the files that `burnish train`, `sft` and `reward` read. A pipeline's file has them\n"
-        "in sections ([feedback.md](feedback.md)). `burnish config` prints this list.\n"
-        "(Made from the docstrings in `src/burnish/config/`.)\n\n" + "\n".join(tables)
-    )

@@ -86,7 +86,7 @@ class ModelConfig(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _means_what_it_says(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_value(cls, value: Any, info: ValidationInfo) -> Any:
         """YAML's `yes` is no number, and Python's None is written null."""
         if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
             raise ValueError("this key does not take true or false")
@@ -100,7 +100,7 @@ class ModelConfig(BaseModel):
 
     @field_validator("lora_layers", "lora_target_modules")
     @classmethod
-    def _names_something(cls, value: Any) -> Any:
+    def _check_layers(cls, value: Any) -> Any:
         if (
             value == []
             or (isinstance(value, int) and not 1 <= value <= 10**6)
@@ -110,8 +110,8 @@ class ModelConfig(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        """Rules between keys, all told at once (each on a line of its own)."""
+    def _check_rules(self) -> Self:
+        """Rules between keys; all that are broken are reported at once, each on a line of its own."""
         broken = self.broken_rules()
         if broken:
             raise ValueError("\n".join(broken))

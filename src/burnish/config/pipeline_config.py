@@ -82,13 +82,13 @@ def load_pipeline_config(
         raise ConfigError(error.problems, str(path), lines_of(path, overrides or [])) from None
 
 
-def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pipeline's config") -> PipelineConfig:
+def pipeline_config(values: dict[str, Any], folder: Path) -> PipelineConfig:
     """The stages' configs; everything that is wrong with any of them in one error."""
     values = _with_best_of_in_ppo(values)
     others = [kind.command for kind in SECTIONS.values() if values.keys() & set(marked(kind, DATA))]
     meant = [] if "ppo" in values else others
     if meant:
-        raise ConfigError([Problem(f"this is a file for `burnish {meant[0]}`, not for `burnish pipeline`")], source)
+        raise ConfigError([Problem(f"this is a file for `burnish {meant[0]}`, not for `burnish pipeline`")])
     problems = [Problem(f"unknown section {k!r}{nearest(str(k), KEYS)}", k) for k in values if k not in KEYS]
     if "ppo" not in values:
         problems.append(Problem("the section ppo is missing; it names the prompts and says how to train"))
@@ -116,7 +116,7 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
                 problems.append(Problem(f"{section}: {sentence}", f"{place}.{problem.key}"))
     problems += _different_bases(stages, values)
     if problems:
-        raise ConfigError(problems, source)
+        raise ConfigError(problems)
     return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], values)
 
 

@@ -168,7 +168,7 @@ class PPOConfig(ModelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _begins_with_its_recipe(cls, values: Any) -> Any:
+    def _apply_recipe(cls, values: Any) -> Any:
         """What the recipe sets, where nothing else is given."""
         recipe = values.get("recipe") if isinstance(values, dict) else None
         return RECIPES[recipe].keys | values if isinstance(recipe, str) and recipe in RECIPES else values
@@ -282,6 +282,13 @@ class PPOConfig(ModelConfig):
     @property
     def prompts_per_step(self) -> int:
         return self.batch_size // self.responses_per_prompt
+
+    @property
+    def needs_references(self) -> str:
+        """The keys, in words, for which every prompt needs a reference answer."""
+        needs = {"value_reads_reference": self.value_reads_reference}
+        needs["reward_against: reference"] = self.reward_against == "reference"
+        return " and ".join(key for key, needed in needs.items() if needed)
 
     @property
     def reward_parts(self) -> list[RewardPart]:

@@ -16,19 +16,20 @@ class RecipeKeys:
     keys: dict[str, Any]
 
 
+# Several responses to a prompt, compared as wholes: nothing is discounted, and the comparison sets the scale.
+COMPARED = {"responses_per_prompt": 4, "gamma": 1.0, "whiten_advantages": False}
+
 RECIPES: dict[str, RecipeKeys] = {
     "ppo": RecipeKeys("PPO with a value model, as the defaults describe it.", {}),
     "rloo": RecipeKeys(
         "Each response against the mean of the prompt's other responses; no value model.",
-        {"baseline": "leave_one_out", "responses_per_prompt": 4, "gamma": 1.0, "whiten_advantages": False},
+        {"baseline": "leave_one_out", **COMPARED},
     ),
     "grpo": RecipeKeys(
         "Each response against its group, divided by the group's spread; the KL in the loss; no value model.",
         {
             "baseline": "group_normalised",
-            "responses_per_prompt": 4,
-            "gamma": 1.0,
-            "whiten_advantages": False,
+            **COMPARED,
             "aggregate": "sequences",
             "kl_in": "loss",
             "kl_estimator": "k3",
@@ -38,9 +39,7 @@ RECIPES: dict[str, RecipeKeys] = {
         "GRPO without its two biases: no division by the spread, none by the length; no KL.",
         {
             "baseline": "group_mean",
-            "responses_per_prompt": 4,
-            "gamma": 1.0,
-            "whiten_advantages": False,
+            **COMPARED,
             "aggregate": "constant",
             "kl_coef": 0.0,
         },
@@ -49,9 +48,7 @@ RECIPES: dict[str, RecipeKeys] = {
         "GRPO with a wider clip upwards and every token counting the same; no KL.",
         {
             "baseline": "group_normalised",
-            "responses_per_prompt": 4,
-            "gamma": 1.0,
-            "whiten_advantages": False,
+            **COMPARED,
             "clip_high": 0.28,
             "kl_coef": 0.0,
         },
@@ -60,9 +57,7 @@ RECIPES: dict[str, RecipeKeys] = {
         "GRPO with one ratio for a whole response; no KL.",
         {
             "baseline": "group_normalised",
-            "responses_per_prompt": 4,
-            "gamma": 1.0,
-            "whiten_advantages": False,
+            **COMPARED,
             "policy_loss": "sequence",
             "clip_epsilon": 3e-4,
             "clip_high": 4e-4,
@@ -76,6 +71,6 @@ RECIPES: dict[str, RecipeKeys] = {
     ),
     "tether": RecipeKeys(
         "Leave-one-out, mixed with the value model as far as that has earned it.",
-        {"baseline": "tether", "responses_per_prompt": 4, "gamma": 1.0, "whiten_advantages": False, "value_epochs": 4},
+        {"baseline": "tether", **COMPARED, "value_epochs": 4},
     ),
 }

@@ -28,9 +28,10 @@ class RunConfig(ModelConfig):
     skip_bad: Annotated[bool, FIXED] = False
     """Leave out rows that cannot be used, prompts that do not fit the context among them, and count them, instead of
     stopping."""
-    num_eval_prompts: Annotated[int, FIXED] = Field(16, ge=0, le=10**9)
-    """Prompts to hold out and measure on, with all their rows; 0 measures nothing, an interval needs 2. Not used where
-    held-out data has a file of its own, nor for bundled texts, which bring their own split."""
+    num_eval_prompts: Annotated[int | float | None, FIXED] = Field(None, ge=0, le=10**9)
+    """Prompts to hold out and measure on, with all their rows: a count, or a share such as 0.1. 0 measures nothing, an
+    interval needs 2. Unset: a tenth of the prompts, at least 16 and at most 64, but never more than a quarter. Not used
+    where held-out data has a file of its own, nor for bundled texts, which bring their own split."""
     save_every: int = Field(10, ge=0, le=10**9)
     """Steps between checkpoints, 0 for none by steps. A killed run loses at most this many."""
     save_minutes: float = Field(10.0, gt=0, le=1e6)
@@ -52,10 +53,12 @@ class RunConfig(ModelConfig):
 
     @field_validator("num_eval_prompts")
     @classmethod
-    def _interval_exists(cls, value: int) -> int:
+    def _check_num_eval_prompts(cls, value: float | None) -> float | None:
         if value == 1:
             raise ValueError("one held-out prompt gives no interval; use 0, or 2 and more")
-        return value
+        if value is not None and value > 1 and value != int(value):
+            raise ValueError("this is neither a count nor a share; use a whole number, or one between 0 and 1")
+        return value if value is None or 0 < value < 1 else int(value)
 
 
 class TrainConfig(PPOConfig, RunConfig):

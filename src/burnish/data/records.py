@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -40,6 +40,11 @@ def place_of(prompt: str) -> str:
     return prompt.source if isinstance(prompt, Prompt) else ""
 
 
+def named(prompt: str) -> str:
+    """A prompt in a sentence: its place, or how it begins."""
+    return place_of(prompt) or f"the prompt {prompt[:40]!r}"
+
+
 def messages_of(prompt: str) -> Messages | None:
     """The messages of a chat; None for plain text."""
     return prompt.messages if isinstance(prompt, Prompt) else None
@@ -48,6 +53,23 @@ def messages_of(prompt: str) -> Messages | None:
 def reference_of(prompt: str) -> str | None:
     """The answer that a prompt came with, if it came with one."""
     return prompt.reference if isinstance(prompt, Prompt) else None
+
+
+def require_references(prompts: Sequence[str], what: str) -> None:
+    """Refuses prompts without a reference answer, which `what` needs; all of them are reported at once."""
+    missing = [named(p) for p in prompts if reference_of(p) is None]
+    if missing:
+        raise InputError(
+            f"{what} needs a reference answer, and {some_have(missing)} none; give every row one (column `reference`, "
+            "or another name by `fields: {reference: ...}`; with reward-test: --reference)"
+        )
+
+
+def some_have(places: Sequence[str]) -> str:
+    """The first of them by name, and how many they are, as the subject of a sentence."""
+    if len(places) == 1:
+        return f"{places[0]} has"
+    return f"{len(places)} prompts ({', '.join(places[:3])}{', ...' if places[3:] else ''}) have"
 
 
 def prompt_key(prompt: str) -> tuple[str, str]:

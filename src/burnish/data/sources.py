@@ -27,14 +27,15 @@ def load_split(
     kind: str,
     source: str,
     eval_source: str | None = None,
-    num_held_out: int = 0,
+    num_held_out: float | None = 0,
     seed: int = 0,
     fields: Mapping[str, str] | None = None,
     skip_bad: bool = False,
 ) -> Split[Any]:
     """Records of one kind, from one source or two.
 
-    Bundled texts bring their own split; elsewhere `num_held_out` prompts are set aside unless `eval_source` has them.
+    Bundled texts bring their own split; elsewhere `num_held_out` prompts (as `num_eval_prompts` says it) are set aside
+    unless `eval_source` has them.
     """
     if source.startswith("bundled:"):
         texts = BUNDLED.get(kind, {})

@@ -12,6 +12,7 @@ from burnish.data.records import prompts_of, texts_of
 from burnish.errors import InputError
 
 Record = TypeVar("Record")
+FEW, MANY = 16, 64  # held-out prompts: fewer show only large effects, more cost time and show little more
 MOST_HELD_OUT = 0.5  # of the rows; above that it is hardly meant
 
 
@@ -35,27 +36,34 @@ class Split(Generic[Record]):
         yield from texts_of(self.held_out)
 
 
-def split_by_prompt(
-    records: Sequence[Record], num_held_out: int, seed: int, key: str = "num_eval_prompts"
-) -> Split[Record]:
-    """`num_held_out` different prompts, drawn by the seed, are set aside with all their records."""
+def num_held_out(wanted: float | None, num_prompts: int) -> int:
+    """How many prompts to hold out: a count, a share of them (2 at least), or what is usual for so many."""
+    if wanted is None:
+        usual = min(max(num_prompts // 10, FEW), MANY, num_prompts // 4)
+        return usual if usual > 1 else 0  # one gives no interval
+    return max(2, round(wanted * num_prompts)) if 0 < wanted < 1 else int(wanted)
+
+
+def split_by_prompt(records: Sequence[Record], wanted: float | None, seed: int) -> Split[Record]:
+    """Some of the different prompts, drawn by the seed, are set aside with all their records."""
     prompts = prompts_of(records)
     distinct = sorted(set(prompts))
-    if num_held_out and num_held_out >= len(distinct):
-        way_out = f"Set {key}: {max(2, len(distinct) // 5)}, or give" if len(distinct) > 2 else f"Set {key}: 0, or give"
+    held_out_prompts = num_held_out(wanted, len(distinct))
+    if held_out_prompts and held_out_prompts >= len(distinct):
+        fewer = max(2, len(distinct) // 5) if len(distinct) > 2 else 0
         raise InputError(
-            f"{key} {num_held_out} leaves nothing to train on: there are {len(distinct)} different prompts. {way_out} "
-            "the held-out ones in a file of their own"
+            f"num_eval_prompts {wanted} leaves nothing to train on: there are {len(distinct)} different prompts. Set "
+            f"num_eval_prompts: {fewer}, or give the held-out ones in a file of their own"
         )
-    chosen = set(random.Random(seed).sample(distinct, num_held_out))
+    chosen = set(random.Random(seed).sample(distinct, held_out_prompts))
     sides: tuple[list[Record], list[Record]] = ([], [])
     for record, prompt in zip(records, prompts, strict=True):
         sides[prompt in chosen].append(record)
     train, held_out = sides
     if len(held_out) > MOST_HELD_OUT * len(records):
         warnings.warn(
-            f"{len(held_out)} of {len(records)} rows are held out ({key}: {num_held_out} prompts with all their rows); "
-            "lower it to train on more of them",
+            f"{len(held_out)} of {len(records)} rows are held out (num_eval_prompts: {held_out_prompts} prompts with "
+            "all their rows); lower it to train on more of them",
             stacklevel=2,
         )
     return Split(train, held_out)

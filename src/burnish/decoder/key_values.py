@@ -103,9 +103,9 @@ class GrowingCache:
 class PromptCache:
     """Keys and values of prompts that the frozen base has already read, by their tokens; the oldest leave first.
 
-    The base never changes, so a prompt that comes back in a later step costs nothing. `beginning` is what was read once
-    for many of them: read with another one, a prompt's keys and values may differ in their last bits. A cache serves
-    one base: another one's keys and values would pass for its own.
+    The base never changes, so a prompt that comes back in a later step costs nothing. `beginning` is the part that many
+    prompts share and that was read once. It is remembered because a prompt read after another beginning may differ in
+    its last bits. A cache serves one base: it could not tell another's keys and values from its own.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -1,11 +1,18 @@
-"""Memory of this process."""
+"""Memory of this process, and the machine that it runs on."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import psutil
+
+
+def machine() -> dict[str, int]:
+    """Cores that this process may use, and the machine's memory in GiB."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"cores": cores, "memory_gib": round(psutil.virtual_memory().total / 2**30)}
 
 
 def peak_bytes() -> int:

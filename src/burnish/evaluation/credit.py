@@ -69,16 +69,14 @@ class Credit:
         return asdict(self)
 
 
-def measure_credit(
-    trainer: PPOTrainer, prompts: Sequence[str], positions: int = 4, continuations: int = 16, seed: int = EVAL_SEED
-) -> Credit:
+def measure_credit(trainer: PPOTrainer, prompts: Sequence[str], positions: int = 4, continuations: int = 16) -> Credit:
     """Of one response to each prompt, at `positions` of its tokens, by continuations of the state before and after.
 
     Everything is as in a training step: sampling, reward, KL charge, discount.
     """
     if trainer.config.whiten_rewards:
         raise InputError("credit is measured in the reward's units, which whiten_rewards changes from batch to batch")
-    generator = torch.Generator(trainer.base.device).manual_seed(seed)
+    generator = torch.Generator(trainer.base.device).manual_seed(EVAL_SEED)
     each = trainer.config.responses_per_prompt
     repeated = [prompt for prompt in prompts for _ in range(each)]
     pairs = _credited(trainer, repeated, generator)
@@ -138,7 +136,7 @@ def _rewarded(trainer: PPOTrainer, prompts: Sequence[str], texts: list[str], pai
     prompts, texts, pairs, rewards = only_scored(prompts, texts, pairs, rewards)
     pairs = trainer.kl_divergence.add_kl_to_sa_pairs(pairs)
     return trainer.reward_adjuster.adjust_rewards_with_kl(
-        pairs, rewards, trainer.charged_kl_coef, trainer.centre(prompts, rewards)
+        pairs, rewards, trainer.charged_kl_coef, trainer.centre.of(prompts, rewards, trainer.reward_computer)
     )
 
 

@@ -101,7 +101,7 @@ def clustered_share_interval(hits: Sequence[float], groups: Sequence[Hashable]) 
     if count == total:
         return share_interval(sum(hits), total)
     scatter = sum(s * s for s in sums) * count / max(count - 1, 1) / total**2  # the mean's variance
-    # Where the groups' sums do not scatter at all, or there is one group, they are not known to say more than they are.
+    # Without scatter between groups (or with one group), each group counts as a single observation.
     worth = min(total, max(share * (1 - share) / scatter, 1.0)) if count > 1 and scatter > 1e-12 else count
     return share_interval(share * worth, worth)
 

@@ -106,8 +106,9 @@ def _outcome(
     if second is not None and second.prefers_tuned:
         return "worth it", f"a reward that it was not trained on agrees ({second})"
     if second is not None:
-        leans = "leans to the start model, though not clearly" if second.leans_to_start else "sees no clear difference"
-        return "worth it", f"a reward that it was not trained on {leans} ({second})"
+        slightly = "slightly prefers the start model, but not significantly"
+        says = slightly if second.leans_to_start else "sees no clear difference"
+        return "worth it", f"a reward that it was not trained on {says} ({second})"
     return "worth it", "the text shows no sign of over-optimisation"
 
 

@@ -54,6 +54,16 @@ class RewardModel(ScalarModel):
         return self.score(SAPairs.of_tokens(encoded, answers, base.device)).tolist()
 
     @torch.no_grad()
+    def judge(self, sa_pairs: SAPairs) -> Tensor:
+        """Scores without gradient.  -> [B]"""
+        return self.score(sa_pairs)
+
+    @property
+    def members(self) -> list[RewardModel]:
+        """Itself, as an ensemble of one."""
+        return [self]
+
+    @torch.no_grad()
     def normalise(self, mean: float, std: float) -> None:
         """From now on what scored `mean` scores 0, and a spread of `std` is 1: the head's own weights are changed."""
         self.head.weight /= std
@@ -110,9 +120,9 @@ class RewardEnsemble:
         self.disagreement = 0.0
         """Mean standard deviation among the members, over the responses scored last."""
 
-    def score(self, sa_pairs: SAPairs) -> Tensor:
-        """One score per response.  -> [B]"""
-        return self._combined(torch.stack([member.score(sa_pairs) for member in self.members]))
+    def judge(self, sa_pairs: SAPairs) -> Tensor:
+        """One score per response, without gradient.  -> [B]"""
+        return self._combined(torch.stack([member.judge(sa_pairs) for member in self.members]))
 
     def compute_rewards(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
         """Scores of texts, as each member would read them."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from burnish.maths import gae_advantages, reward_to_go, td_errors
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
@@ -15,6 +16,25 @@ class Estimator(Protocol):
 
     def compute_advantages(self, sa_pairs: SAPairs) -> SAPairs:
         """Adds `advantage`, from `reward` and whatever else the table holds."""
+        ...
+
+
+@runtime_checkable
+class StatefulEstimator(Estimator, Protocol):
+    """One that carries something from batch to batch. Checkpoints keep it and the step's metrics show it, each by names
+    that must be the estimator's own.
+    """
+
+    def state(self) -> dict[str, Any]:
+        """What JSON can hold, by name."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state` gave."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Of the last batch. By the names of `state`, `burnish credit` finds it again in the log."""
         ...
 
 

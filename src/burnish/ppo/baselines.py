@@ -6,6 +6,9 @@ have the same advantage, unless a line below says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -85,6 +88,15 @@ class Tether:
         fitted = tether_weight(to_come, value, baseline, sa_pairs.mask & ~alone)
         self.weight = TETHER_MEMORY * self.weight + (1 - TETHER_MEMORY) * fitted
         return sa_pairs.with_columns(advantage=advantage)
+
+    def state(self) -> dict[str, Any]:
+        return {"tether_weight": self.weight}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.weight = float(state["tether_weight"])
+
+    def metrics(self) -> dict[str, float]:
+        return {"tether_weight": self.used}
 
 
 def baseline_of(config: PPOConfig) -> Estimator | None:

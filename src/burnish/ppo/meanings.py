@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from burnish.sa_pairs.columns import COLUMNS
-
 
 @dataclass(frozen=True)
 class Metric:
@@ -116,19 +114,3 @@ METRICS: dict[str, Metric] = {
     "seconds_train_value_model": Metric("... of the value updates.", "-", "-"),
     "seconds_train_policy_model": Metric("... of the policy updates.", "-", "-"),
 }
-
-
-def metrics_page() -> str:
-    """docs/metrics.md."""
-    columns = "\n".join(f"| `{c.row_key}` | `{n}` | {c.meaning} | `{c.added_by}` |" for n, c in COLUMNS.items())
-    rows = "\n".join(f"| `{n}` | {m.meaning} | {m.healthy} | {m.red_flag} |" for n, m in METRICS.items())
-    return (
-        "# Metrics\n\nEach line of a run's `metrics.jsonl` is one PPO step with these keys; `ppo_step` returns the\n"
-        "same. Value warm-up steps have no policy metrics, and runs without a critic none of the value model.\n"
-        "(Made from `src/burnish/ppo/meanings.py`.)\n\n"
-        f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
-        "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`,\n"
-        "and one list for each of these keys. An SA pair (`results['sa_pairs'][0]`) has the same keys.\n"
-        "The whole table has columns: `results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
-        f"| key | column | meaning | added by |\n|---|---|---|---|\n{columns}\n"
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,16 +12,16 @@ import torch
 from burnish.base_setup.base_setup import BaseSetup
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
-from burnish.data.records import place_of, prompt_key, reference_of
-from burnish.errors import DivergedError, InputError, RewardFailedError
+from burnish.data.records import require_references
+from burnish.errors import DivergedError, InputError
 from burnish.maths import linear_decay
 from burnish.models.adapter_files import adapter_folder, load_adapter, save_to_run
 from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardEnsemble, RewardModel
 from burnish.models.sft_model import SFTModel
 from burnish.models.value_model import ValueModel
-from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, TDError
-from burnish.ppo.baselines import Tether, baseline_of
+from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, StatefulEstimator, TDError
+from burnish.ppo.baselines import baseline_of
 from burnish.ppo.clock import Clock
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.generator import SequenceGenerator
@@ -32,6 +31,7 @@ from burnish.ppo.metrics import sampler_gap, step_metrics
 from burnish.ppo.model_trainer import ModelTrainer
 from burnish.ppo.reward_computer import RewardComputer, only_scored, weighted
 from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster, shaping_of
+from burnish.ppo.score_centre import ScoreCentre
 from burnish.ppo.scores import Scores
 from burnish.ppo.trainer_state import restore_into, state_of
 from burnish.ppo.value_adder import ValueAdder
@@ -105,7 +105,7 @@ class PPOTrainer:
         self.kl_divergence = KLDivergence(config.kl_estimator)
         self.kl_controller = KLController(config.kl_coef, config.adaptive_kl_target, config.adaptive_kl_horizon)
         self.reward_adjuster = RewardAdjuster(config.stop_token_penalty, config.whiten_rewards, shaping_of(config))
-        self.start_score: float | None = None  # mean score of the start model, once the first step has shown it
+        self.centre = ScoreCentre(config.reward_against, self.base.device)
         references = self.setup.encoder if config.value_reads_reference else None
         self.value_adder = None if self.value_model is None else ValueAdder(self.value_model, self.clock, references)
         self.td_error = TDError(config.gamma)
@@ -160,7 +160,7 @@ class PPOTrainer:
         prompts, texts, sa_pairs, rewards = only_scored(prompts, texts, sa_pairs, rewards)
         sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
         sa_pairs = self.reward_adjuster.adjust_rewards_with_kl(  # 4 reward
-            sa_pairs, rewards, self.charged_kl_coef, self.centre(prompts, rewards)
+            sa_pairs, rewards, self.charged_kl_coef, self.centre.of(prompts, rewards, self.reward_computer)
         )
         if self.value_adder is not None:
             sa_pairs = self.value_adder.add_values_to_sa_pairs(sa_pairs, prompts)  # 5 value
@@ -183,26 +183,6 @@ class PPOTrainer:
     def charged_kl_coef(self) -> float:
         """What of it the reward charges: nothing where the loss does."""
         return 0.0 if self.config.kl_in == "loss" else self.kl_coef
-
-    def centre(self, prompts: Sequence[str], rewards: Scores) -> torch.Tensor | float:
-        """What scores count from in training."""
-        if self.config.reward_against == "reference":
-            check_references(self.config, prompts)
-            answers = {(prompt_key(p), reference_of(p)): (p, str(reference_of(p))) for p in prompts}
-            asked, references = zip(*answers.values(), strict=True)
-            scores = self.reward_computer.compute_rewards(asked, references).totals
-            for prompt, score in zip(asked, scores, strict=True):
-                if score is None:
-                    raise RewardFailedError(
-                        f"the reference answer of {prompt[:60]!r} could not be scored, which reward_against: reference "
-                        "needs"
-                    )
-            by_prompt = dict(zip(answers, scores, strict=True))
-            centres = [by_prompt[prompt_key(p), reference_of(p)] for p in prompts]
-            return torch.tensor(centres, device=self.base.device)
-        if self.config.reward_against == "start" and self.start_score is None:
-            self.start_score = fmean(rewards.totals)
-        return self.start_score or 0.0
 
     def _begin_step(self, prompts: Sequence[str]) -> float:
         if self.config.lr_schedule == "linear" and self.step >= self.config.steps:
@@ -236,7 +216,7 @@ class PPOTrainer:
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),
             "left_out": rewards.num_left_out,
-            **({"tether_weight": self.estimator.used} if isinstance(self.estimator, Tether) else {}),
+            **(self.estimator.metrics() if isinstance(self.estimator, StatefulEstimator) else {}),
             "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
             **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},
             "buffer_mb": self.experience_buffer.nbytes / 2**20,
@@ -263,7 +243,8 @@ class PPOTrainer:
     ) -> list[dict[str, Any]]:
         """Runs the configured steps and gives their results. Which prompts a step takes follows from (seed, step)."""
         self.generator.agree_on_invocation(prompts)  # every prompt is checked before any long work
-        check_references(self.config, prompts)
+        if needs := self.config.needs_references:
+            require_references(prompts, needs)
         if self.config.value_reads_reference:
             self.setup.encoder.encode_beside_references(prompts)
         history = []
@@ -315,19 +296,6 @@ class PPOTrainer:
     def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
         """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""
         return memory_report(self, prompts)
-
-
-def check_references(config: PPOConfig, prompts: Sequence[str]) -> None:
-    """Refuses prompts without a reference answer where a key needs one."""
-    needs = {"value_reads_reference": config.value_reads_reference}
-    needs["reward_against: reference"] = config.reward_against == "reference"
-    missing = next((prompt for prompt in prompts if reference_of(prompt) is None), None)
-    if any(needs.values()) and missing is not None:
-        keys = " and ".join(key for key, needed in needs.items() if needed)
-        raise InputError(
-            f"{place_of(missing) or repr(missing[:60])} has no reference answer, which {keys} needs; add a `reference` "
-            "to every row of the prompts (another name goes in fields), or leave the key out"
-        )
 
 
 def _order(size: int, seed: int, round_number: int) -> list[int]:

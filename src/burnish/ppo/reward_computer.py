@@ -9,21 +9,20 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from burnish.errors import BurnishError, InputError, RewardFailedError
-from burnish.models.reward_model import RewardEnsemble, RewardModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rewards.parts import labels_of
-from burnish.sa_pairs.table import SAPairs
 from burnish.text import visible
 
+if TYPE_CHECKING:  # they bring torch, which a reward that is a function does without
+    from burnish.models.reward_model import RewardEnsemble, RewardModel
+    from burnish.sa_pairs.table import SAPairs
+
 RETRIES = 1
-JUDGES = (RewardModel, RewardEnsemble)
 MOSTLY_FAILED = "more than half of the responses could not be scored"
 
 
@@ -54,14 +53,14 @@ class RewardComputer:
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
-        if isinstance(reward, JUDGES) or callable(reward):
-            reward = [WeightedReward(_name_of(reward), reward)]
-        elif not all(isinstance(part, WeightedReward) for part in reward):
+        given: Any = reward
+        parts = [WeightedReward(_name_of(given), given)] if _is_model(given) or callable(given) else given
+        if not all(isinstance(part, WeightedReward) for part in parts):
             raise InputError(
                 f"a reward from Python is a function f(prompts, responses) or a RewardModel, not {reward!r:.60}; a "
                 "rule, a path or a list of parts goes into the config: PPOConfig(reward=...)"
             )
-        self.parts = list(reward)
+        self.parts: list[WeightedReward] = list(parts)
         self.tokenizer = tokenizer
         self.clock = clock or Clock()
         self.strict = strict  # any failure is an error: for trying a reward out
@@ -75,10 +74,7 @@ class RewardComputer:
 
     @property
     def models(self) -> list[RewardModel]:
-        judges = [p.reward for p in self.parts if isinstance(p.reward, JUDGES)]
-        return [
-            model for judge in judges for model in (judge.members if isinstance(judge, RewardEnsemble) else [judge])
-        ]
+        return [model for part in self.parts for model in getattr(part.reward, "members", ())]
 
     @timed
     def compute_rewards(
@@ -95,7 +91,7 @@ class RewardComputer:
             raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         part_means = {name: fmean(Scores(own).at(scored).totals) for name, own in by_part.items() if scored}
         for part in self.parts:
-            if isinstance(part.reward, RewardEnsemble):
+            if hasattr(part.reward, "disagreement"):
                 part_means[f"{part.name} disagreement"] = part.reward.disagreement
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
@@ -129,7 +125,7 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        if self.strict or len(prompts) == 1 or isinstance(part.reward, JUDGES):
+        if self.strict or len(prompts) == 1 or _is_model(part.reward):
             raise failure
         if scores is None:
             warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
@@ -152,7 +148,7 @@ class RewardComputer:
         return scores
 
     def _score_alone(self, part: WeightedReward, prompt: str, text: str, sa_pairs: SAPairs | None, n: int) -> Any:
-        own = None if sa_pairs is None else sa_pairs.select(torch.tensor([n]))
+        own = None if sa_pairs is None else sa_pairs.select([n])
         try:
             return self._listed(part, self._ask(part, [prompt], [text], own), 1, own)[0]
         except RewardFailedError as error:
@@ -174,12 +170,9 @@ class RewardComputer:
         return [_one_per_token(score, int(lengths[n]), part.name, n) for n, score in enumerate(scores)]
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
-        reward = part.reward
-        if isinstance(reward, JUDGES):
-            if sa_pairs is not None:
-                with torch.no_grad():
-                    return reward.score(sa_pairs)
-            return reward.compute_rewards(prompts, texts)
+        reward: Any = part.reward
+        if _is_model(reward):
+            return reward.compute_rewards(prompts, texts) if sa_pairs is None else reward.judge(sa_pairs)
         try:
             takes_tokens = getattr(reward, "takes_tokens", None)
             if takes_tokens is None:
@@ -213,7 +206,12 @@ def only_scored(
     if len(scored) == len(rewards):
         return prompts, texts, sa_pairs, rewards
     prompts, texts = ([column[n] for n in scored] for column in (prompts, texts))
-    return prompts, texts, sa_pairs.select(torch.tensor(scored)), rewards.at(scored)
+    return prompts, texts, sa_pairs.select(scored), rewards.at(scored)
+
+
+def _is_model(reward: Any) -> bool:
+    """A reward model, or several of them."""
+    return hasattr(reward, "members")
 
 
 def _name_of(reward: Any) -> str:

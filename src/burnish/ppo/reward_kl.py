@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from burnish.config import PPOConfig
 from burnish.errors import InputError
 from burnish.maths import adapted_kl_coef, kl_adjusted_rewards, kl_per_token, overlong, whiten
-from burnish.ppo.scores import scores_as_tensor
+from burnish.ppo.scores import LARGEST, as_scores, finite_number
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
 
@@ -109,3 +110,28 @@ class KLController:
     def update(self, kl_per_response: float, num_responses: int) -> None:
         if self.target is not None:
             self.kl_coef = adapted_kl_coef(self.kl_coef, kl_per_response, self.target, num_responses, self.horizon)
+
+
+def scores_as_tensor(rewards: Sequence[Any], mask: Tensor) -> Tensor:
+    """[B], or [B, T] if rewards are per token; a wrong number of them is refused.  mask [B, T]"""
+    scores, lengths = as_scores(rewards), mask.sum(1).tolist()
+    if len(scores) != len(lengths):
+        raise InputError(f"{len(scores)} rewards for {len(lengths)} responses; a reward must give one for each")
+    if not any(isinstance(score, list) for score in scores):
+        return _within_bounds(torch.tensor(scores, dtype=torch.float64)).float().to(mask.device)
+    padded = []
+    for number, (score, length) in enumerate(zip(scores, lengths, strict=True)):
+        if not isinstance(score, list) or len(score) != length:
+            found = f"{len(score)} rewards" if isinstance(score, list) else f"{score!r}"
+            raise InputError(f"response {number} has {length} tokens but {found}; per-token rewards need one each")
+        padded.append(score + [0.0] * (mask.shape[1] - length))
+    return _within_bounds(torch.tensor(padded, dtype=torch.float64)).float().to(mask.device)
+
+
+def _within_bounds(score: Tensor) -> Tensor:
+    """Weights may have made a sum of sound parts too large.  [B] or [B, T]"""
+    wrong = ~(score.abs() <= LARGEST)
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        finite_number(score[tuple(place)].item(), f"the reward of response {place[0]}")
+    return score

@@ -6,9 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from burnish.errors import InputError
 
 LARGEST = 1e15  # of a reward: its square is summed over a batch in float32
@@ -41,31 +38,6 @@ def as_scores(rewards: Sequence[Any]) -> Scores:
         return rewards
     given = [r.tolist() if hasattr(r, "tolist") else r for r in rewards]
     return Scores(finite_score(reward, f"the reward of response {number}") for number, reward in enumerate(given))
-
-
-def scores_as_tensor(rewards: Sequence[Any], mask: Tensor) -> Tensor:
-    """[B], or [B, T] if rewards are per token; a wrong number of them is refused.  mask [B, T]"""
-    scores, lengths = as_scores(rewards), mask.sum(1).tolist()
-    if len(scores) != len(lengths):
-        raise InputError(f"{len(scores)} rewards for {len(lengths)} responses; a reward must give one for each")
-    if not any(isinstance(score, list) for score in scores):
-        return _within_bounds(torch.tensor(scores, dtype=torch.float64)).float().to(mask.device)
-    padded = []
-    for number, (score, length) in enumerate(zip(scores, lengths, strict=True)):
-        if not isinstance(score, list) or len(score) != length:
-            found = f"{len(score)} rewards" if isinstance(score, list) else f"{score!r}"
-            raise InputError(f"response {number} has {length} tokens but {found}; per-token rewards need one each")
-        padded.append(score + [0.0] * (mask.shape[1] - length))
-    return _within_bounds(torch.tensor(padded, dtype=torch.float64)).float().to(mask.device)
-
-
-def _within_bounds(score: Tensor) -> Tensor:
-    """Weights may have made a sum of sound parts too large.  [B] or [B, T]"""
-    wrong = ~(score.abs() <= LARGEST)
-    if wrong.any():
-        place = wrong.nonzero()[0].tolist()
-        finite_number(score[tuple(place)].item(), f"the reward of response {place[0]}")
-    return score
 
 
 def finite_score(reward: Any, what: str) -> Any:

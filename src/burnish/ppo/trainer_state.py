@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from burnish.ppo.baselines import Tether
+from burnish.ppo.advantage import StatefulEstimator
 from burnish.runs.checkpoints import State
 from burnish.runs.state import (
     optimizer_state,
@@ -35,9 +35,9 @@ def state_of(trainer: PPOTrainer) -> State:
         },
     }
     if trainer.config.reward_against == "start":
-        values["start_score"] = trainer.start_score
-    if isinstance(trainer.estimator, Tether):
-        values["tether_weight"] = trainer.estimator.weight
+        values["start_score"] = trainer.centre.start_score
+    if isinstance(trainer.estimator, StatefulEstimator):
+        values |= trainer.estimator.state()
     state = State(values=values)
     for name, own in trained.items():
         state.add(name, parameters_state(own.role.parameters()))
@@ -61,9 +61,9 @@ def restore_into(trainer: PPOTrainer, state: State) -> None:
     trainer.constant_reward_guard.steps_constant = int(guards["steps_constant"])
     trainer.sampler_gap_guard.first_gap = guards["first_gap"]
     if trainer.config.reward_against == "start":
-        trainer.start_score = state.value("start_score")
-    if isinstance(trainer.estimator, Tether):
-        trainer.estimator.weight = float(state.value("tether_weight"))
+        trainer.centre.start_score = state.value("start_score")
+    if isinstance(trainer.estimator, StatefulEstimator):
+        trainer.estimator.restore({name: state.value(name) for name in trainer.estimator.state()})
     trainer.step = int(counters["step"])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from burnish.data.records import place_of, reference_of
+from burnish.data.records import named, reference_of, require_references, some_have
 from burnish.errors import InputError, nearest
 from burnish.rewards import words
 from burnish.rewards.tldr import tldr
@@ -91,27 +91,11 @@ NEED_REFERENCES = ("rouge_l", "exact_number")
 
 
 def check_references(rule: str, prompts: Sequence[str]) -> None:
-    """Every prompt has the reference that such a rule compares with; all that have none are reported at once."""
-    references = [(prompt, reference_of(prompt)) for prompt in prompts]
-    missing = [_where(prompt) for prompt, reference in references if reference is None]
-    if missing:
-        raise InputError(
-            f"{rule} compares with a reference, and {_listed(missing)} no reference; give every row one (column "
-            "`reference`, or another name by `fields: {reference: ...}`; with reward-test: --reference)"
-        )
-    wordless = [_where(p) for p, r in references if rule == "exact_number" and _last_number(str(r)) is None]
-    if wordless:
-        raise InputError(f"exact_number: {_listed(wordless)} a reference without a number")
-
-
-def _listed(places: list[str]) -> str:
-    if len(places) == 1:
-        return f"{places[0]} has"
-    return f"{len(places)} prompts ({', '.join(places[:3])}{', ...' if places[3:] else ''}) have"
-
-
-def _where(prompt: str) -> str:
-    return place_of(prompt) or f"the prompt {prompt[:40]!r}"
+    """Every prompt has the reference that such a rule compares with."""
+    require_references(prompts, rule)
+    numberless = [named(p) for p in prompts if rule == "exact_number" and _last_number(str(reference_of(p))) is None]
+    if numberless:
+        raise InputError(f"exact_number: {some_have(numberless)} a reference without a number")
 
 
 RULES: dict[str, Callable[..., list[float]]] = {

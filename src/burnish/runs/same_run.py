@@ -10,7 +10,9 @@ from typing import Any
 
 from burnish.config.keys import DATA, FIXED, PLACE, RUN, VERDICT, marked
 from burnish.config.model_config import ModelConfig
+from burnish.data import Split
 from burnish.errors import InputError
+from burnish.runs.run import Run
 
 # Parts of a run's identity: without these it is another run; with other ones of those, its last bits may differ.
 MUST_BE_SAME = ("data", "base model", "frozen adapters", "device")
@@ -32,6 +34,8 @@ class Changes:
 
     settings: list[str]
     identity: list[str]
+    nothing_to_do: bool = False
+    """It is finished, and nothing has changed or is asked for again."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,21 @@ def may_resume(folder: Path, then: Then, now: Now) -> Changes:
             f"{folder} is finished, with other settings ({'; '.join(list(changed.values())[:3])}); choose another "
             f"run_name, or resume from one of its checkpoints: burnish resume {folder} --from STEP ..."
         )
-    return Changes([f"Changed: {line}" for line in changed.values()], _told(then.identity, now.identity))
+    told = [f"Changed: {line}" for line in changed.values()]
+    nothing_to_do = then.is_complete and not changed and now.from_step is None
+    return Changes(told, _told(then.identity, now.identity), nothing_to_do)
+
+
+def changes_since(run: Run, config: ModelConfig, data: Split[Any], from_step: int | None) -> Changes:
+    """`may_resume`, by what the run folder and the command say before a model is loaded. Only a finished run knows its
+    data yet.
+    """
+    if not run.is_complete:
+        return may_resume(run.folder, Then(run.settings), Now(config, from_step=from_step))
+    fingerprint = fingerprint_of_texts(data.texts())
+    made_with = run.read("result.json").get("data_fingerprint") or fingerprint  # older results do not say
+    then = Then(run.settings, {"data": made_with}, is_complete=True)
+    return may_resume(run.folder, then, Now(config, {"data": fingerprint}, from_step))
 
 
 def differences(then: Mapping[str, Any], config: ModelConfig) -> dict[str, str]:

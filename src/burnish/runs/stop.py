@@ -12,9 +12,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """Ctrl-C and SIGTERM are remembered until the step is done. A second Ctrl-C is the kernel's: out at once.
+    """Ctrl-C and SIGTERM wait until the step is done. A second one ends the process at once.
 
-    A pipeline's hold and that of the stage within it are one: what was asked of the outer is asked of the inner.
+    A pipeline and the stage it runs each hold one of these; a signal stops both.
     """
 
     _held: ClassVar[list[StopSignals]] = []

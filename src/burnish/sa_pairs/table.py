@@ -99,8 +99,9 @@ class SAPairs(Sequence[dict[str, Any]]):
             columns[name] = torch.where(self.mask, tensor.detach(), torch.zeros_like(tensor))
         return replace(self, columns=columns)
 
-    def select(self, rows: Tensor) -> SAPairs:
+    def select(self, rows: Tensor | Sequence[int]) -> SAPairs:
         """Some responses, cut to the widths they need."""
+        rows = torch.as_tensor(rows)
         width = int(self.lengths[rows].max())
         prompt_width = 0 if self.prompt_mask is None else int(self.prompt_mask[rows].sum(1).max())
 

@@ -37,16 +37,8 @@ class Chart:
 
     # What the template draws: all in the SVG's own coordinates.
 
-    @property
-    def low(self) -> float:
-        return self._range[0]
-
-    @property
-    def high(self) -> float:
-        return self._range[1]
-
     @cached_property
-    def _range(self) -> tuple[float, float]:
+    def range(self) -> tuple[float, float]:
         """Of the data; the band alone never squeezes the curve flat."""
         values = [y for line in self.lines for _, y in line.points]
         low, high = min(values), max(values)
@@ -66,7 +58,7 @@ class Chart:
         return LEFT + (WIDTH - LEFT - RIGHT) * (step - first) / (last - first)
 
     def y(self, value: float) -> float:
-        low, high = self._range
+        low, high = self.range
         share = min(max((value - low) / (high - low), 0.0), 1.0)
         return TOP + (HEIGHT - TOP - BOTTOM) * (1 - share)
 
@@ -84,7 +76,7 @@ class Chart:
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
-        low, high = self._range
+        low, high = self.range
         return [(self.y(v), short(v)) for v in nice_ticks(low, high)]
 
     @property
@@ -108,9 +100,9 @@ def thinned(points: list[tuple[float, float]], columns: int) -> list[tuple[float
     return sorted(kept)
 
 
-def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers inside the range, about `count` of them."""
-    raw = (high - low) / count
+def nice_ticks(low: float, high: float) -> list[float]:
+    """Round numbers inside the range, about four of them."""
+    raw = (high - low) / 4
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(m * magnitude for m in (1, 2, 2.5, 5, 10) if m * magnitude >= raw)
     first = math.ceil(low / step)

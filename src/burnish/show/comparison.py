@@ -33,7 +33,7 @@ def comparison(start: dict[str, Any], tuned: dict[str, Any]) -> list[tuple[str, 
 
 
 def _perplexity(surprise: dict[str, float]) -> str:
-    """Nats are averaged, so the interval is that of the mean, and not even around it."""
+    """The interval is that of the mean in nats; its exponential is not symmetric."""
     mean, half = surprise["mean"], surprise["half_interval_95"]
     return f"{math.exp(mean):.1f} ({math.exp(mean - half):.1f} to {math.exp(min(mean + half, 700)):.1f})"
 

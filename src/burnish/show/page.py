@@ -9,13 +9,14 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from burnish.errors import InputError
+from burnish.errors import InputError, count
 from burnish.ppo.meanings import METRICS
 from burnish.runs.run import Run
 from burnish.sa_pairs.columns import COLUMNS
 from burnish.show.charts import Chart, Line, series, short
 from burnish.show.comparison import comparison, who_won
 from burnish.show.credit import credit_sentence, unmeasured_sentence
+from burnish.show.earlier_stages import earlier_stages
 from burnish.show.samples import spread_samples
 from burnish.text import headline, hider, minutes, visible
 
@@ -130,9 +131,10 @@ def report_page(run: Run) -> str:
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in known},
         trust=_trust(run, rows),
         settings={k: v for k, v in settings.items() if v is not None},
-        steps=len(rows),
+        steps=count(len(rows), "PPO step"),
         minutes=minutes(int(result.get("seconds") or sum(r.get("seconds", 0.0) for r in rows))),
         facts=_facts(settings, result),
+        earlier_stages=earlier_stages(run),
     )
 
 
@@ -226,10 +228,11 @@ def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:
 
 def _facts(settings: dict[str, Any], result: dict[str, Any]) -> list[str]:
     """What was run, on what, when and with what."""
-    versions = result.get("versions", {})
+    versions, machine = result.get("versions", {}), result.get("machine")
     return [
         str(settings.get("model_name", "")),
         f"prompts: {settings['prompts']}" if "prompts" in settings else "",
         f"finished {result['finished']}" if "finished" in result else "",
+        f"{count(machine['cores'], 'core')}, {machine['memory_gib']} GiB" if machine else "",  # older runs do not say
         ", ".join(f"{name} {version}" for name, version in versions.items()),
     ]

@@ -6,7 +6,7 @@ Model and prompt text is data: control characters are stripped and markup is esc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +55,11 @@ def busy(console: Console, what: str) -> Iterator[None]:
     with _shown(Progress(*columns, console=console, transient=True, disable=not console.is_terminal)) as progress:
         progress.add_task(plain(what), total=None)
         yield
+
+
+def starting(console: Console) -> AbstractContextManager[object]:
+    """A spinner while torch is imported, which takes seconds."""
+    return console.status("starting", spinner=spinner_for(console)) if console.is_terminal else nullcontext()
 
 
 def loading(config: ModelConfig) -> str:
@@ -127,8 +132,8 @@ class StepProgress:
         self._seconds.append(results["seconds"])
         recent = self._seconds[-4:]
         left = round(self._steps_left * sum(recent) / len(recent))
-        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}  entropy {results['entropy']:.2f}  "
-        numbers += f"{minutes(left)} left"
+        entropy = f"  entropy {results['entropy']:.2f}" if "entropy" in results else ""  # an engine may not know it
+        numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}{entropy}  {minutes(left)} left"
         self._progress.update(self._task, advance=1, numbers=numbers)
         if not self._console.is_terminal:
             task = self._progress.tasks[self._task]

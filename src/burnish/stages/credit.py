@@ -7,22 +7,18 @@ from rich.table import Table
 
 from burnish.evaluation.credit import Credit, measure_credit
 from burnish.models.adapter_files import adapter_folder, load_adapter
-from burnish.ppo.baselines import Tether
+from burnish.ppo.advantage import StatefulEstimator
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.show.credit import CREDITED, credit_sentence
-from burnish.stages.evaluate import held_out_of, trusted_config
+from burnish.stages.evaluate import HeldOut
 from burnish.text import plain
 
 
-def measure_run(
-    console: Console, folder: str, num_prompts: int, positions: int, continuations: int, trust: bool = False
-) -> Credit:
+def measure_run(console: Console, held_out: HeldOut, num_prompts: int, positions: int, continuations: int) -> Credit:
     """Loads a finished PPO run, continues its held-out responses, and writes credit.json."""
-    run = Run.open(folder)
-    config = trusted_config(console, run, trust)
-    prompts = held_out_of(run, config)[:num_prompts]
+    run, config, prompts = held_out.run, held_out.config, held_out.prompts[:num_prompts]
     with run.lock():
         with terminal.busy(console, terminal.loading(config)):
             trainer = _as_it_ended(PPOTrainer(config), run)
@@ -45,9 +41,10 @@ def _as_it_ended(trainer: PPOTrainer, run: Run) -> PPOTrainer:
     rows = run.read_lines("metrics.jsonl")
     if rows:
         trainer.kl_controller.kl_coef = rows[-1].get("kl_coef", trainer.kl_coef)
-        trainer.start_score = rows[0]["reward"] if trainer.config.reward_against == "start" else None
-        if isinstance(trainer.estimator, Tether):
-            trainer.estimator.weight = rows[-1].get("tether_weight", 0.0)
+        trainer.centre.start_score = rows[0]["reward"] if trainer.config.reward_against == "start" else None
+        estimator = trainer.estimator
+        if isinstance(estimator, StatefulEstimator) and estimator.state().keys() <= rows[-1].keys():
+            estimator.restore(rows[-1])
     return trainer
 
 

@@ -28,8 +28,7 @@ def run_demo(console: Console, task: str, steps: int | None = None, seed: int = 
             return run_pipeline(load_pipeline_config(file, changes), console)
         changes = [f"run_dir={run_dir}", f"seed={seed}", *([f"steps={steps}"] if steps else [])]
         config = load_train_config(file, changes)
-    stage = STAGES["ppo"]
-    return stage.work(config, stage.load(config), console)
+    return STAGES["ppo"].run(config, console)
 
 
 def demo_settings(task: str) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from burnish.config.stage_configs import RunConfig
 from burnish.data import Split, prompts_of
 from burnish.decoder.shared_base import SharedBase
 from burnish.runs.run import Run
-from burnish.runs.same_run import Now, Then, fingerprint_of_texts, may_resume
+from burnish.runs.same_run import changes_since
 from burnish.runs.saving import Saving, hold, say_finished
 from burnish.show import terminal
-from burnish.stages.stage import Beginning
+from burnish.stages.stage import Beginning, run_of
 from burnish.text import plain
 
 
@@ -57,14 +57,19 @@ def opened(
     """The run, and what is to be done in it: nothing, if it is finished. Whatever is wrong with the input is found
     before `load` loads the model.
     """
-    run = beginning.run or Run.new_or_unfinished(config.run_dir, config.run_name)
+    run = run_of(config, beginning)
     encoder: PromptEncoder | None = beginning.encoder
     if config.skip_bad:  # what the model cannot read is no part of the data
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
-    if run.was_begun and is_done(console, run, config, data, beginning.from_step):
-        yield run, None
-        return
+    if run.was_begun:
+        changes = changes_since(run, config, data, beginning.from_step)
+        if changes.nothing_to_do:
+            say_finished(console, run)
+            yield run, None
+            return
+        for change in changes.settings:
+            console.print(plain(change), highlight=False)
     was_complete = run.is_complete
     check(data)
     with terminal.busy(console, terminal.loading(config)):
@@ -81,24 +86,3 @@ def opened(
             yield run, None
         else:
             yield run, Opened(run, trainer, encoder, data, saving)
-
-
-def is_done(console: Console, run: Run, config: RunConfig, data: Split[Any], from_step: int | None) -> bool:
-    """Whether there is nothing left to do in a run that was begun before. Changed settings are reported."""
-    then, now = then_and_now(run, config, data, from_step)
-    changes = may_resume(run.folder, then, now)
-    if run.is_complete and not changes.settings and from_step is None:
-        say_finished(console, run)
-        return True
-    for change in changes.settings:
-        console.print(plain(change), highlight=False)
-    return False
-
-
-def then_and_now(run: Run, config: RunConfig, data: Split[Any], from_step: int | None) -> tuple[Then, Now]:
-    """What the run folder and the command say, before a model is loaded. Only a finished run knows its data yet."""
-    if not run.is_complete:
-        return Then(run.settings), Now(config, from_step=from_step)
-    fingerprint = fingerprint_of_texts(data.texts())
-    made_with = run.read("result.json").get("data_fingerprint") or fingerprint  # older results do not say
-    return Then(run.settings, {"data": made_with}, True), Now(config, {"data": fingerprint}, from_step)

@@ -5,35 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
 
-from burnish.base_setup.base_setup import load_encoder, load_tokenizer, readable
-from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config.pipeline_config import PipelineConfig, load_pipeline_config
-from burnish.config.stage_configs import RunConfig
-from burnish.data import Split, prompts_of
-from burnish.decoder.key_values import PromptCache
-from burnish.decoder.shared_base import shared_ending
-from burnish.errors import BurnishError, InputError, StoppedError, all_of, count
+from burnish.data import Split
+from burnish.errors import BurnishError, InputError, StoppedError, all_of
 from burnish.runs.disk import inside
 from burnish.runs.run import PIPELINE, Run
-from burnish.runs.same_run import differences, may_resume
+from burnish.runs.same_run import changes_since, differences
 from burnish.runs.saving import resume_folder, stop_signals
 from burnish.runs.stop import StopSignals
 from burnish.runs.trust import write_own
 from burnish.show import terminal
-from burnish.stages.opening import then_and_now
-from burnish.stages.ppo import check_before_loading
 from burnish.stages.report import write_report
 from burnish.stages.stage import STAGES, Beginning
 from burnish.stages.trusted import all_deeds, ask_for_trust
 from burnish.text import minutes, plain
+
+if TYPE_CHECKING:
+    from burnish.stages.pipeline_data import Data
 
 
 def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None = None) -> Run:
@@ -42,10 +37,24 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
     `from_step` is the checkpoint to resume from in the stage that is under way (PPO, if all are done); the last unless
     given.
     """
-    data = _load(config, console)
-    check_before_loading(config.ppo, data["ppo"].split, config.folder.resolve())
+    rows = rows_of(config)
+    for name, own in config.stages.items():
+        if not Run(config.folder / name).is_complete:
+            STAGES[name].check(own, config.folder)
+    with terminal.starting(console):
+        from burnish.stages.pipeline_data import readable_data
+        from burnish.stages.ppo import check_before_loading
+
+    data = readable_data(config, rows, console)
+    check_before_loading(config.ppo, data["ppo"].split, config.folder)
     with Run(config.folder).lock(), _kept(config), stop_signals(console) as stop:
         return _run_stages(config, data, console, stop, from_step)
+
+
+def rows_of(config: PipelineConfig) -> dict[str, Split[Any]]:
+    """All stages' data, or all that is wrong with it."""
+    loaded = all_of(*(partial(STAGES[name].load, own) for name, own in config.stages.items()))
+    return dict(zip(config.stages, loaded, strict=True))
 
 
 @contextmanager
@@ -64,9 +73,11 @@ def _kept(config: PipelineConfig) -> Iterator[None]:
 
 
 def _run_stages(
-    config: PipelineConfig, data: dict[str, _Data], console: Console, stop: StopSignals, from_step: int | None
+    config: PipelineConfig, data: dict[str, Data], console: Console, stop: StopSignals, from_step: int | None
 ) -> Run:
     started = time.perf_counter()
+    from burnish.decoder.key_values import PromptCache
+
     done = _stages_done(config, data, from_step)
     prompts_read = PromptCache(config.ppo.prompt_cache_mb * 2**20)  # one frozen base: what a stage read, all have read
     for number, (name, own) in enumerate(config.stages.items(), 1):
@@ -100,75 +111,7 @@ def resume_pipeline(
     return run_pipeline(config, console, from_step)
 
 
-@dataclass(frozen=True)
-class _Data:
-    """What a stage is trained and measured on, and how its model reads the prompts."""
-
-    split: Split[Any]
-    encoder: PromptEncoder
-
-
-def _load(config: PipelineConfig, console: Console) -> dict[str, _Data]:
-    """All stages' data, or all that is wrong with it. What a stage is measured on, no stage before it has learned."""
-    tokenizer = None
-
-    def load(name: str, own: RunConfig) -> _Data:
-        nonlocal tokenizer
-        rows = STAGES[name].load(own)
-        tokenizer = tokenizer or load_tokenizer(own)  # of the one base that all stages share
-        encoder = load_encoder(own, tokenizer)
-        return _Data(readable(own, encoder, rows), encoder)
-
-    with terminal.busy(console, terminal.loading(config.ppo)):
-        loaded = all_of(*(partial(load, name, own) for name, own in config.stages.items()))
-    data: dict[str, _Data] = dict(zip(config.stages, loaded, strict=True))
-    held_out: set[str] = set()
-    for name in reversed(config.stages):
-        split, left_out = _without(data[name].split, held_out)
-        data[name] = _Data(split, data[name].encoder)
-        if left_out:
-            console.print(
-                f"{name}: {count(left_out, 'training row')} left out, since a later stage is measured on the prompts.",
-                highlight=False,
-            )
-        held_out |= set(prompts_of(split.held_out))
-    _check_endings(config, data)
-    return data
-
-
-def _check_endings(config: PipelineConfig, data: dict[str, _Data]) -> None:
-    """The first stage's adapter acts from what all its prompts end in, so the later stages' prompts must end in it. One
-    that starts from an adapter made elsewhere acts where that does.
-    """
-    if config.sft is None and any(getattr(own, "sft", None) for own in config.stages.values()):
-        return
-    if config.ppo.adapter_scope == "sequence" or data["ppo"].encoder.header:
-        return
-    encoded = {name: own.encoder.encode(prompts_of(own.split.everything)) for name, own in data.items()}
-    first, *later = encoded
-    ending = shared_ending(encoded[first])
-    for name in later:
-        wrong = sum(ids[len(ids) - len(ending) :] != ending for ids in encoded[name])
-        if wrong:
-            said = data[name].encoder.tokenizer.decode(ending)
-            raise InputError(
-                f"all prompts of {first} end in {said!r}, where its adapter begins to act, but {wrong} of {name} end "
-                "differently; end all of them alike"
-            )
-
-
-def _without(data: Split[Any], held_out: set[str]) -> tuple[Split[Any], int]:
-    """Without the training rows whose prompt a later stage is measured on, and how many those are."""
-    train = [r for r, p in zip(data.train, prompts_of(data.train), strict=True) if p not in held_out]
-    if not train:
-        raise InputError(
-            "every training row's prompt is held out for a later stage; lower num_eval_prompts there, or give that "
-            "stage other held-out prompts (ppo.eval_prompts, or another seed)"
-        )
-    return Split(train, data.held_out, data.num_left_out), len(data.train) - len(train)
-
-
-def _stages_done(config: PipelineConfig, data: dict[str, _Data], from_step: int | None) -> list[str]:
+def _stages_done(config: PipelineConfig, data: dict[str, Data], from_step: int | None) -> list[str]:
     """The stages that were completed with these very settings and data. Others are refused before any stage begins, and
     so is one that was completed before an earlier stage, which is still to be done. A finished PPO is resumed for more
     steps, or from the checkpoint asked for.
@@ -180,12 +123,11 @@ def _stages_done(config: PipelineConfig, data: dict[str, _Data], from_step: int 
         if not run.was_begun:
             missing.append(name)
             continue
-        then, now = then_and_now(run, own, data[name].split, from_step if name == "ppo" else None)
-        may_resume(run.folder, then, now)
+        changes = changes_since(run, own, data[name].split, from_step if name == "ppo" else None)
         if not run.is_complete:  # one that was stopped is resumed
             missing.append(name)
         elif missing:
             raise InputError(f"{run.folder} is finished, but the stage {missing[0]} before it is not; move it away")
-        elif name != "ppo" or not now.asks_for_more(then):
+        elif changes.nothing_to_do:
             done.append(name)
     return done

@@ -19,26 +19,27 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
 from burnish.data import Split, data_summary
-from burnish.decoder.memory import peak_bytes
+from burnish.data.records import require_references
+from burnish.decoder.memory import machine, peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
 from burnish.evaluation.measure import evaluate
 from burnish.models.policy_model import PolicyModel
-from burnish.ppo.ppo_trainer import PPOTrainer, check_references
+from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
-from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.part import RewardFunction
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import Run
 from burnish.runs.same_run import fingerprint_of_files
 from burnish.runs.saving import Saving
 from burnish.show import terminal
 from burnish.show.trackers import check_tracker, open_tracker
-from burnish.stages.evaluate import conclude, second_reward, start_model
 from burnish.stages.identity import identity_of
+from burnish.stages.judging import conclude, second_reward, start_model
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.opening import opened
-from burnish.stages.stage import COMMAND, Beginning
+from burnish.stages.stage import COMMAND, Beginning, check_rewards
 from burnish.text import minutes, plain
 
 SHOWN_SAMPLES = 4
@@ -93,6 +94,7 @@ def run(
                 "seconds": seconds,
                 "finished": time.strftime("%Y-%m-%d %H:%M"),
                 "versions": versions(),
+                "machine": machine(),
                 **saving.facts,
                 "peak_memory_gb": round(peak_gb, 2),
                 "memory": {n: round(mb) for n, mb, _ in memory},
@@ -198,19 +200,15 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     reward model is still to come.
     """
     check_tracker(config.tracker)
-
-    def is_there(part: RewardPart) -> bool:
-        return not_yet is None or not any(Path(path).is_relative_to(not_yet) for path in part.judges)
-
-    workshop = Workshop(config.reward_timeout)
-    functions = [part.check(workshop) for part in config.all_reward_parts if is_there(part)]
+    functions = check_rewards(config, not_yet)
     for asked_about, own in ((prompts.everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
         for part in own:
             part.check_prompts(asked_about)
     for function in functions:
         if function is not None:
             _try_out(function, prompts.train)
-    check_references(config, prompts.train)
+    if needs := config.needs_references:
+        require_references(prompts.train, needs)
     each, needed = config.responses_per_prompt, config.prompts_per_step
     if len(prompts.train) < needed:
         names = f"batch_size {config.batch_size}" if each == 1 else f"the {needed} of a step"

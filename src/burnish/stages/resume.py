@@ -34,4 +34,4 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
     config = stage.config(**settings)
     ask_for_trust(console, run.path("config.yaml"), all_deeds(config, run.folder), trust)
     place = Run(run.folder.resolve()) if run.folder.is_symlink() else run  # a link that its user named
-    return stage.work(config, stage.load(config), console, Beginning(from_step=from_step, run=place))
+    return stage.run(config, console, Beginning(from_step=from_step, run=place))

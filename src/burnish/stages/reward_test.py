@@ -9,7 +9,6 @@ from rich.table import Table
 
 from burnish.config import TrainConfig
 from burnish.data.records import Prompt
-from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer, weighted
 from burnish.rewards.part import Workshop
 from burnish.runs.run import LOGS, RESULTS
@@ -52,5 +51,8 @@ def _computer(console: Console, config: TrainConfig) -> RewardComputer:
     parts = config.reward_parts
     if not any(part.judges for part in parts):
         return RewardComputer(weighted(parts, Workshop(config.reward_timeout)))
+    with terminal.starting(console):
+        from burnish.ppo.ppo_trainer import PPOTrainer
+
     with terminal.busy(console, terminal.loading(config)):
         return PPOTrainer(config).reward_computer

@@ -15,8 +15,11 @@ from rich.console import Console
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
 from burnish.errors import InputError
-from burnish.rewards.part import Workshop
+from burnish.rewards.part import RewardFunction, Workshop
 from burnish.runs.run import Run
+from burnish.runs.same_run import changes_since
+from burnish.runs.saving import say_finished
+from burnish.show import terminal
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,9 @@ class Stage:
     title: str
     load: Callable[[Any], Split[Any]]
     """Training and held-out records, as a config names them."""
-    check: Callable[[Any], None] = lambda config: None
-    """Refuses what a config names and cannot be used, as far as that is known without torch."""
+    check: Callable[[Any, Path | None], None] = lambda config, not_yet: None
+    """Refuses what a config names and cannot be used, as far as that is known without torch. `not_yet` is the folder of
+    a pipeline whose stages are still to come."""
 
     @property
     def name(self) -> str:
@@ -61,6 +65,24 @@ class Stage:
     def work(self) -> Work:
         """`run` of the module with the stage's name. It brings torch, so it is imported when it is asked for."""
         return importlib.import_module(f"burnish.stages.{self.name}").run
+
+    def run(self, config: Any, console: Console, beginning: Beginning = COMMAND) -> Run:
+        """A whole command. What can be refused, or is done already, is found before torch is imported."""
+        data, run = self.load(config), run_of(config, beginning)
+        its_data_is_known = not config.skip_bad  # else it takes a tokenizer
+        if run.was_begun and its_data_is_known and changes_since(run, config, data, beginning.from_step).nothing_to_do:
+            say_finished(console, run)
+            return run
+        if not run.is_complete:
+            self.check(config, None)
+        with terminal.starting(console):
+            work = self.work
+        return work(config, data, console, beginning)
+
+
+def run_of(config: RunConfig, beginning: Beginning) -> Run:
+    """The run that a stage works in, which may have been begun before."""
+    return beginning.run or Run.new_or_unfinished(config.run_dir, config.run_name)
 
 
 def _demonstrations(config: SFTConfig) -> Split[Any]:
@@ -84,20 +106,29 @@ def _judgements(config: RewardModelConfig) -> Split[Any]:
     return Split(train, out, sum(split.num_left_out for split in splits))
 
 
-def _check_start(config: RewardModelConfig | TrainConfig) -> None:
+def _check_start(config: RewardModelConfig | TrainConfig, not_yet: Path | None) -> None:
     """The SFT run that it starts from."""
-    if config.sft is None:
+    if config.sft is None or _is_to_come(config.sft, not_yet):
         return
     of_run = Path(config.sft) / "adapters" / "sft"
     if not ((of_run if of_run.is_dir() else Path(config.sft)) / "adapter_model.safetensors").is_file():
         raise InputError(f"sft: {config.sft} holds no SFT adapter; name the folder of a finished run of `burnish sft`")
 
 
-def _check_start_and_rewards(config: TrainConfig) -> None:
+def _check_start_and_rewards(config: TrainConfig, not_yet: Path | None) -> None:
     """And the rewards that training and verdict ask: a file, folder, rule or token that is not there."""
-    _check_start(config)
-    for part in config.all_reward_parts:
-        part.check(Workshop(config.reward_timeout))
+    _check_start(config, not_yet)
+    check_rewards(config, not_yet)
+
+
+def check_rewards(config: TrainConfig, not_yet: Path | None = None) -> list[RewardFunction | None]:
+    """Gives the functions that may be tried out on made-up answers."""
+    there = [p for p in config.all_reward_parts if not any(_is_to_come(path, not_yet) for path in p.judges)]
+    return [part.check(Workshop(config.reward_timeout)) for part in there]
+
+
+def _is_to_come(path: str, not_yet: Path | None) -> bool:
+    return not_yet is not None and Path(path).resolve().is_relative_to(not_yet.resolve())
 
 
 def _load(kind: str, source: str, eval_source: str | None, config: RunConfig) -> Split[Any]:

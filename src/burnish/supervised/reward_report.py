@@ -61,7 +61,7 @@ class RewardReport:
             (
                 ("choosing the longer answer", self.longer_wins),
                 ("choosing the shorter answer", 1 - self.longer_wins),
-                ("counting words", self.bag_of_words),
+                ("a bag-of-words classifier", self.bag_of_words),
             ),
             key=lambda pair: pair[1],
         )
@@ -107,7 +107,7 @@ class ScoreReport:
                 "larger model, to learn more, before training against it."
             )
         if self.score_correlation <= abs(self.length_baseline):
-            return f"{said}: no better than counting words."
+            return f"{said}: no better than the length of the answer."
         return f"{said}: good enough to train against, with a KL price."
 
 
