@@ -167,7 +167,9 @@ def _shades(known: set[str]) -> dict[str, tuple[str, str, str]]:
 
 def _trust(run: Run, rows: list[dict[str, Any]]) -> str:
     """How far the tokens' colours may be trusted."""
-    return credit_sentence(run.read("credit.json")) if run.has("credit.json") else unmeasured_sentence(rows, run.name)
+    if run.has("credit.json"):
+        return credit_sentence(run.read("credit.json"))
+    return unmeasured_sentence(rows, str(run.folder))
 
 
 def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> dict[int, float]:

@@ -13,13 +13,15 @@ from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.show.credit import CREDITED, credit_sentence
 from burnish.stages.evaluate import held_out_of, trusted_config
+from burnish.stages.report import write_report
 from burnish.text import plain
 
 
 def measure_run(
     console: Console, folder: str, num_prompts: int, positions: int, continuations: int, trust: bool = False
 ) -> Credit:
-    """Loads a finished PPO run, continues its held-out responses, and writes credit.json."""
+    """Loads a finished PPO run, continues its held-out responses, and writes credit.json; a report that there is
+    already says it then."""
     run = Run.open(folder)
     config = trusted_config(console, run, trust)
     prompts = held_out_of(run, config)[:num_prompts]
@@ -30,6 +32,8 @@ def measure_run(
         with terminal.busy(console, task):
             credit = measure_credit(trainer, prompts, positions, continuations)
         run.write("credit.json", credit.as_dict())
+        if run.has("report.html"):
+            write_report(run)
     console.print(_table(credit))
     console.print(plain(credit_sentence(credit.as_dict())), highlight=False)
     return credit
