@@ -21,6 +21,7 @@ from burnish.evaluation import people
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.measure import EVAL_SEED, evaluate
 from burnish.models.adapter_files import load_adapter
+from burnish.rollout.sampling import Sampler
 from burnish.runs.run import Run
 from burnish.show.terminal import chooser
 from burnish.stages import sft
@@ -111,7 +112,7 @@ def test_every_stage_leaves_its_folder(pipeline):
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {
         "config.yaml", "config.yaml.hmac", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json",
-        "verdict.json", "report.html", "start.json", "checkpoints", ".lock",
+        "verdict.json", "answers.json", "report.html", "start.json", "checkpoints", ".lock",
     }  # fmt: skip
 
 
@@ -171,6 +172,25 @@ def test_another_best_of_makes_no_other_run(pipeline, workplace):
     console = recording()
     run_pipeline(other, console)
     assert console.export_text().count("already done") == 3
+
+
+def test_base_start_and_tuned_model_are_shown_with_what_a_user_would_get(pipeline, workplace):
+    """The same that `burnish generate` gives; training and verdict draw what they would have drawn without it."""
+    config, run, text = pipeline
+    kept = run.read("answers.json")["answers"]
+    assert [row["prompt"] for row in kept] == [str(p) for p in STAGES["ppo"].load(config.ppo).held_out]
+    trainer = PPOTrainer(config.ppo)
+    load_adapter(trainer.base, "policy", run.policy_folder)
+    prompts = [row["prompt"] for row in kept]
+    trainer.generator.agree_on_invocation(prompts)
+    greedy = Sampler(greedy=True)
+    for name, adapter in (("base", None), ("start", "sft"), ("tuned", "policy")):
+        speaker = PolicyModel(trainer.base, adapter)
+        _, texts = trainer.generator.generate_sequences(prompts, sampler=greedy, speaker=speaker)
+        assert [row[name] for row in kept] == texts, name
+    assert any(row["base"] != row["start"] != row["tuned"] for row in kept)
+    assert "start (SFT)" in text
+    assert "tuned (PPO)" in (run.folder / "report.html").read_text()
 
 
 def test_a_second_run_skips_what_is_done(pipeline):
