@@ -120,6 +120,7 @@ def test_stages_stand_on_each_other(pipeline):
     config, run, text = pipeline
     assert config.reward_model.sft == config.ppo.sft == str(config.folder / "sft")
     assert [part.kind for part in config.ppo.reward_parts] == ["model", "rule"]
+    assert (config.reward_model.top_k, config.reward_model.top_p) == (0, 1.0)  # centred on answers as PPO draws them
     rows = run.read_lines("metrics.jsonl")
     assert [r["step"] for r in rows] == [1, 2, 3]
     assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # measured from the SFT model
@@ -191,6 +192,28 @@ def test_base_start_and_tuned_model_are_shown_with_what_a_user_would_get(pipelin
     assert any(row["base"] != row["start"] != row["tuned"] for row in kept)
     assert "start (SFT)" in text
     assert "tuned (PPO)" in (run.folder / "report.html").read_text()
+
+
+def test_the_reward_model_s_own_sampling_wins_and_a_mistake_is_told_once(workplace):
+    own = load_pipeline_config(workplace / "pipeline.yaml", ["reward_model.top_p=0.5", "ppo.temperature=0.7"])
+    assert (own.reward_model.temperature, own.reward_model.top_k, own.reward_model.top_p) == (0.7, 0, 0.5)
+    with pytest.raises(InputError, match="ppo: temperature") as error:
+        load_pipeline_config(workplace / "pipeline.yaml", ["ppo.temperature=hot"])
+    assert "reward_model" not in str(error.value)
+
+
+def test_a_stage_that_an_older_version_finished_is_done(pipeline):
+    """It knew nothing of a key that the pipeline fills in now."""
+    config, _, _ = pipeline
+    file = config.folder / "reward" / "config.yaml"
+    before = file.read_text()
+    file.write_text("".join(line for line in before.splitlines(True) if not line.startswith("top_")))
+    try:
+        console = recording()
+        run_pipeline(config, console)
+        assert console.export_text().count("already done") == 3
+    finally:
+        file.write_text(before)
 
 
 def test_a_second_run_skips_what_is_done(pipeline):

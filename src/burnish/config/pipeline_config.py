@@ -25,6 +25,7 @@ from burnish.errors import ConfigError, InputError, Problem, nearest
 from burnish.rewards.parts import part_of
 
 SECTIONS: dict[str, type[RunConfig]] = {kind.section: kind for kind in (SFTConfig, RewardModelConfig, TrainConfig)}
+SAMPLING = ("temperature", "top_k", "top_p")
 KEYS = ("model", *SECTIONS, "run_dir", "run_name")
 
 
@@ -103,7 +104,8 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
         if not isinstance(values[section], dict):
             problems.append(Problem(f"{section} must be a mapping of `key: value` lines", section))
             continue
-        own = shared | values[section]
+        borrowed = _sampling_of_ppo(section, values)
+        own = borrowed | shared | values[section]
         filled = _from_before(section, values, folder)
         for key in own.keys() & filled.keys() - {"reward"}:  # what stands beside the learned reward is added to it
             problems.append(Problem(f"{section}: the pipeline itself sets {key}; leave it out", f"{section}.{key}"))
@@ -111,6 +113,8 @@ def pipeline_config(values: dict[str, Any], folder: Path, source: str = "the pip
             stages[section] = kind(**(own | filled))
         except ConfigError as error:
             for problem in error.problems:
+                if problem.key in borrowed.keys() - values[section].keys():
+                    continue  # told of once, where it stands
                 place = section if problem.key in values[section] else "model"
                 sentence = re.sub(r"; a file with it is for .*", "; it has no place in this section", problem.sentence)
                 problems.append(Problem(f"{section}: {sentence}", f"{place}.{problem.key}"))
@@ -151,6 +155,14 @@ def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str
         model = {"kind": "model", "path": str((folder / "reward").resolve())}
         filled["reward"] = [model, *_as_parts(own.get("reward"))]
     return filled
+
+
+def _sampling_of_ppo(section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The reward model is centred on answers that are drawn as PPO's will be."""
+    ppo = values.get("ppo")
+    if section != RewardModelConfig.section or not isinstance(ppo, dict):
+        return {}
+    return {key: ppo[key] for key in SAMPLING if key in ppo}
 
 
 def _as_parts(reward: Any) -> list[Any]:
