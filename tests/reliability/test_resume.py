@@ -15,6 +15,7 @@ from burnish.errors import NoCheckpointError
 from burnish.runs.checkpoints import State
 from burnish.runs.run import LOGS, Run
 from failures import (
+    CONFIG,
     PIPELINE,
     copy_of,
     interrupted,
@@ -110,7 +111,9 @@ def test_r3_resumed_after_every_step(fork_server, folder, whole):
 @pytest.mark.parametrize("recipe", ["rloo", "tether"])
 def test_r1_and_r3_with_groups_and_without_a_critic(fork_server, folder, recipe):
     """Killed in a step and while saving, and resumed: the same as if nothing had happened."""
-    settings = ("train", "config.yaml", f"recipe={recipe}", "responses_per_prompt=2", "reward_against=start")
+    without = CONFIG.replace("value_learning_rate: 0.001\n", "")  # which is refused where there is no value model
+    (folder / "groups.yaml").write_text(without)
+    settings = ("train", "groups.yaml", f"recipe={recipe}", "responses_per_prompt=2", "reward_against=start")
     outcome = fork_server.run(folder, *settings, f"run_name={recipe}")
     assert outcome.code == 0, outcome.text
     undisturbed = folder / "runs" / recipe
