@@ -29,7 +29,7 @@ from burnish.stages.evaluate import _best_of, evaluate_run, start_model
 from burnish.stages.generate import generate_beside_start
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.overview import list_runs, show_difference
-from burnish.stages.pipeline import _load, run_pipeline
+from burnish.stages.pipeline import _load, resume_pipeline, run_pipeline
 from burnish.stages.report import write_report
 from burnish.stages.reward_test import show_reward
 from burnish.stages.stage import STAGES
@@ -200,6 +200,32 @@ def test_the_reward_model_s_own_sampling_wins_and_a_mistake_is_told_once(workpla
     with pytest.raises(InputError, match="ppo: temperature") as error:
         load_pipeline_config(workplace / "pipeline.yaml", ["ppo.temperature=hot"])
     assert "reward_model" not in str(error.value)
+
+
+def test_a_reward_model_may_have_several_members(workplace):
+    """Each is a run of its own, from the same rows with another seed, and PPO asks them all."""
+    settings = [f"run_dir={workplace / 'runs'}", "run_name=several", "reward_model.members=2", "ppo.steps=1"]
+    config = load_pipeline_config(workplace / "pipeline.yaml", [*settings, "ppo.value_from_reward=false"])
+    assert list(config.stages) == ["sft", "reward", "reward-2", "ppo"]
+    assert [own.seed for own in config.reward_models] == [0, 1]
+    assert config.ppo.reward_parts[0].judges == [str(config.folder / name) for name in ("reward", "reward-2")]
+    run = run_pipeline(config, recording())
+    assert "ensemble disagreement" in run.read_lines("metrics.jsonl")[0]["reward_parts"]
+    heads, rows = (
+        [(config.folder / name / file).read_bytes() for name in ("reward", "reward-2")]
+        for file in ("adapters/reward/head.safetensors", "trained_on.json")
+    )
+    assert heads[0] != heads[1]
+    assert rows[0] == rows[1]
+    shutil.rmtree(config.folder / "ppo")
+    (config.folder / "reward-2" / "result.json").unlink()  # stopped in its last stage but one
+    console = recording()
+    resume_pipeline(console, config.folder, [])
+    assert console.export_text().count("already done") == 2
+    assert heads[1] == (config.folder / "reward-2" / "adapters" / "reward" / "head.safetensors").read_bytes()
+    for members in ("0", "17", "two", "true"):
+        with pytest.raises(InputError, match="reward_model: members takes a whole number from 1 to 16"):
+            load_pipeline_config(workplace / "pipeline.yaml", [f"reward_model.members={members}"])
 
 
 def test_a_stage_that_an_older_version_finished_is_done(pipeline):

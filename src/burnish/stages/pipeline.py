@@ -74,8 +74,9 @@ def _run_stages(
             console.print(plain(f"{name}: already done ({config.folder / name})"), highlight=False, soft_wrap=True)
             continue
         _stop_if_asked(stop, config)
-        console.rule(f"{number} of {len(config.stages)}: {STAGES[name].title}")
-        STAGES[name].work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
+        stage = STAGES[own.stage]
+        console.rule(f"{number} of {len(config.stages)}: {stage.title}")
+        stage.work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
         from_step = None
     run = Run.open(config.folder / "ppo")
     page = write_report(run)
@@ -112,16 +113,18 @@ def _load(config: PipelineConfig, console: Console) -> dict[str, _Data]:
     """All stages' data, or all that is wrong with it. What a stage is measured on, no stage before it has learned."""
     tokenizer = None
 
-    def load(name: str, own: RunConfig) -> _Data:
+    def load(own: RunConfig) -> _Data:
         nonlocal tokenizer
-        rows = STAGES[name].load(own)
+        rows = STAGES[own.stage].load(own)
         tokenizer = tokenizer or load_tokenizer(own)  # of the one base that all stages share
         encoder = load_encoder(own, tokenizer)
         return _Data(readable(own, encoder, rows), encoder)
 
     with terminal.busy(console, terminal.loading(config.ppo)):
-        loaded = all_of(*(partial(load, name, own) for name, own in config.stages.items()))
-    data: dict[str, _Data] = dict(zip(config.stages, loaded, strict=True))
+        # All members of an ensemble learn from the same rows, and hold out the same.
+        stages = [own for own in config.stages.values() if own not in config.reward_models[1:]]
+        loaded = dict(zip((own.stage for own in stages), all_of(*(partial(load, own) for own in stages)), strict=True))
+    data: dict[str, _Data] = {name: loaded[own.stage] for name, own in config.stages.items()}
     held_out: set[str] = set()
     for name in reversed(config.stages):
         split, left_out = _without(data[name].split, held_out)
