@@ -52,7 +52,7 @@ def test_a_run_is_measured_and_its_report_says_so(folder, settings, measured, ca
     page = (run.folder / "report.html").read_text()  # made again, since there was one
     assert "measured on 3 held-out responses, 3 continuations each" in page
     assert ("no value model" in before) == ("value" not in measured)
-    assert (f"`burnish credit {run.folder}` measures" in before) == ("value" in measured)  # as it can be typed
+    assert (f"`burnish credit runs/run{name}` measures" in before) == ("value" in measured)  # as it can be typed
 
 
 def test_what_a_recipe_sets_is_printed(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -172,7 +173,7 @@ def _trust(run: Run, rows: list[dict[str, Any]]) -> str:
     """How far the tokens' colours may be trusted."""
     if run.has("credit.json"):
         return credit_sentence(run.read("credit.json"))
-    return unmeasured_sentence(rows, str(run.folder))
+    return unmeasured_sentence(rows, os.path.relpath(run.folder))  # as it is typed here, however the run was named
 
 
 def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> dict[int, float]:
