@@ -306,6 +306,33 @@ def pipeline(results: dict[str, Any]) -> str:
     return table(["start to tuned", *(f"seed {r['seed']}" for r in runs)], rows) + "\n\n" + measured_on(results)
 
 
+def alternatives(results: dict[str, Any]) -> str:
+    """One row per way and seed, all from the same demonstrations and judgements."""
+
+    def cell(row: dict[str, Any], measure: str, digits: int) -> str:
+        found = row["measures"].get(measure)
+        return "-" if found is None else f"{found[0]:.{digits}f} ± {found[1]:.{digits}f}"
+
+    rows = [
+        [
+            r["way"],
+            f"{r['seed']}",
+            cell(r, "reward", 2),
+            cell(r, "second_reward", 2),
+            cell(r, "rouge_l", 3),
+            cell(r, "kl", 1),
+            cell(r, "tokens", 0),
+            f"{r['wins']}, worse on {r['losses']} ({r['interval'][0]:.0%} to {r['interval'][1]:.0%})"
+            if "wins" in r
+            else "-",
+            f"{r['seconds']} s" if r["seconds"] else "-",
+        ]
+        for r in results["rows"]
+    ]
+    header = ["way", "seed", "reward model", "TL;DR rule", "ROUGE-L", "KL to SFT (nats)", "tokens"]
+    return table([*header, "better than SFT by the reward", "training"], rows) + "\n\n" + measured_on(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     f.__name__: f
     for f in (
@@ -321,6 +348,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         kl_charge,
         kl_learning,
         credit,
+        alternatives,
         beside,
     )
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
