@@ -234,6 +234,35 @@ def kl_learning(results: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + measured_on(results)
 
 
+def credit(results: dict[str, Any]) -> str:
+    """Each kind of credit against what continuations earned, and what the value model explained as it learned."""
+
+    def agreement(row: dict[str, Any], column: str) -> str:
+        if column not in row["agreements"]:
+            return "-"
+        a = row["agreements"][column]
+        return (
+            f"**{a['correlation']:.2f}** ({a['low']:.2f} to {a['high']:.2f}), at best {a['best']:.2f}, "
+            f"slope {a['slope']:.2f}"
+        )
+
+    rows = [
+        [
+            r["way"],
+            f"{r['seed']}",
+            *(agreement(r, column) for column in ("value", "td_error", "advantage")),
+            ", ".join(f"{share:.2f}" for share in r["explained_variance"]) or "-",
+        ]
+        for r in sorted(results["rows"], key=lambda r: list(results["summary"]).index(r["way"]))
+    ]
+    header = ["recipe", "seed", "values", "TD errors", "advantages", "explained variance by step"]
+    told = (
+        "Correlations with their 95 % intervals. At best: what perfect credit could show, since the continuations are\n"
+        "a sample too. Slope: by how much the truth changes where the credit changes by one; 1 is calibrated."
+    )
+    return "\n\n".join([table(header, rows), told, measured_on(results)])
+
+
 def beside(results: dict[str, Any]) -> str:
     rows = []
     for spin, own in results["medians"].items():
@@ -325,6 +354,33 @@ def pipeline(results: dict[str, Any]) -> str:
     return table(["start to tuned", *(f"seed {r['seed']}" for r in runs)], rows) + "\n\n" + measured_on(results)
 
 
+def alternatives(results: dict[str, Any]) -> str:
+    """One row per way and seed, all from the same demonstrations and judgements."""
+
+    def cell(row: dict[str, Any], measure: str, digits: int) -> str:
+        found = row["measures"].get(measure)
+        return "-" if found is None else f"{found[0]:.{digits}f} ± {found[1]:.{digits}f}"
+
+    rows = [
+        [
+            r["way"],
+            f"{r['seed']}",
+            cell(r, "reward", 2),
+            cell(r, "second_reward", 2),
+            cell(r, "rouge_l", 3),
+            cell(r, "kl", 1),
+            cell(r, "tokens", 0),
+            f"{r['wins']}, worse on {r['losses']} ({r['interval'][0]:.0%} to {r['interval'][1]:.0%})"
+            if "wins" in r
+            else "-",
+            f"{r['seconds']} s" if r["seconds"] else "-",
+        ]
+        for r in results["rows"]
+    ]
+    header = ["way", "seed", "reward model", "TL;DR rule", "ROUGE-L", "KL to SFT (nats)", "tokens"]
+    return table([*header, "better than SFT by the reward", "training"], rows) + "\n\n" + measured_on(results)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     f.__name__: f
     for f in (
@@ -341,6 +397,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         reward_model,
         kl_charge,
         kl_learning,
+        credit,
+        alternatives,
         beside,
     )
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
@@ -396,7 +454,7 @@ def metrics_page() -> str:
 
 
 def recipes_page() -> str:
-    page = (ROOT / "docs" / "recipes.md").read_text()
+    page = with_results("docs/recipes.md")
     return re.sub(
         r"<!-- recipes -->.*?<!-- end -->", f"<!-- recipes -->\n{recipes_table()}\n<!-- end -->", page, flags=re.DOTALL
     )

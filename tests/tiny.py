@@ -85,11 +85,13 @@ def tiny_config(**changes: Any) -> PPOConfig:
         "epochs": 2,
         "steps": 10,
         "learning_rate": 1e-3,
-        "value_learning_rate": 1e-3,
         "prompt_cache_mb": 16,
         "max_kl": None,  # random weights go far
     }
-    return PPOConfig(**(defaults | changes))
+    config = PPOConfig(**(defaults | changes))
+    if not config.has_critic or "value_learning_rate" in changes:
+        return config
+    return config.model_copy(update={"value_learning_rate": 1e-3})
 
 
 def tiny_trainer(reward: Any = None, layers: int = 2, **changes: Any) -> PPOTrainer:

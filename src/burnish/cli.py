@@ -64,11 +64,14 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(help="everything random follows from it")] = 0,
     run_dir: Annotated[str, typer.Option(help="folder for the run's folder")] = "runs",
+    recipe: Annotated[
+        str | None, typer.Option(help="how to learn: `ppo` (with a value model), `rloo`, ... (docs/recipes.md)")
+    ] = None,
 ) -> None:
     """From human feedback to a better model, on a real 135M model and bundled texts: verdict and report in minutes."""
     from burnish.stages.demo import run_demo
 
-    run_demo(console, task, steps, seed, run_dir)
+    run_demo(console, task, steps, seed, run_dir, recipe)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)

@@ -44,7 +44,7 @@ def workplace(tmp_path_factory):
 
 def test_train_then_generate(workplace):
     out = run("train", "config.yaml", "run_name=first", "learning_rate=0.05", cwd=workplace)
-    for text in ("base", "policy", "value", "reward", "4 held-out prompts", "before", "after", "95 %"):
+    for text in ("base", "policy", "value", "reward", "4 held-out prompts", "start", "most likely answers", "95 %"):
         assert text in out
     assert "each step makes 1 optimizer step of each model" in out
     assert re.findall(r"^step (\d/\d)  reward -\d", out, re.MULTILINE) == ["1/2", "2/2"]  # a line each
@@ -58,6 +58,7 @@ def test_train_then_generate(workplace):
         "adapters",
         "result.json",
         "verdict.json",
+        "answers.json",
         "start.json",
         "checkpoints",
         ".lock",
@@ -73,6 +74,8 @@ def test_train_then_generate(workplace):
     heading, (base, tuned) = ([cell.strip() for cell in line] for line in lines)
     assert heading == ["base", "tuned"]
     assert base != tuned  # the most likely answers: only what was learned can tell them apart
+    kept = json.loads((folder / "answers.json").read_text())["answers"]
+    assert [set(row) for row in kept] == [{"prompt", "start", "tuned"}] * 4  # the base is the start
 
 
 def test_a_mistake_leaves_no_run_folder_behind(workplace):

@@ -428,6 +428,9 @@ REWARD = LEARNING | {
     "skip_bad": in_run(True, "refused", preferences="bad_preferences.jsonl"),
     "sft": seen("sft", "start"),
     "num_centring_prompts": seen(0, "scores"),
+    "temperature": seen(0.1, "scores"),
+    "top_k": seen(1, "scores"),
+    "top_p": seen(0.1, "scores"),
 }
 TABLES = {"train": TRAIN, "sft": SFT, "reward": REWARD}
 

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from burnish.errors import RewardFailedError
+from burnish.evaluation import credit as module
 from burnish.evaluation.credit import State, _credited, _earned, _spread, agreement, measure_credit
 from burnish.rollout.sampling import Begun
 from burnish.show.credit import credit_sentence, unmeasured_sentence
@@ -91,6 +93,25 @@ def test_without_a_critic_the_advantages_are_judged():
     credit = measure_credit(trainer, PROMPTS[:3], positions=2, continuations=4)
     assert set(credit.agreements) == {"advantage"}
     assert credit.agreements["advantage"].count == 6
+
+
+def test_a_token_of_which_one_side_is_unknown_is_left_out(monkeypatch):
+    """Every response earns 5, so no token brings anything; a state that is worth nothing would look like -5."""
+    trainer = tiny_trainer(lambda prompts, texts: [5.0] * len(texts), gamma=1.0, kl_coef=0.0)
+    trainer.generator.agree_on_invocation(PROMPTS)
+    all_known = measure_credit(trainer, PROMPTS, positions=3, continuations=2).agreements
+
+    def without(forgotten):
+        return lambda *given: {s: own for s, own in _earned(*given).items() if not forgotten(s)}
+
+    monkeypatch.setattr(module, "_earned", without(lambda state: state.position == 2 and state.response < 3))
+    found = measure_credit(trainer, PROMPTS, positions=3, continuations=2).agreements
+    assert found["td_error"].found == pytest.approx(0, abs=1e-5)
+    assert found["value"].count < all_known["value"].count
+    assert found["td_error"].count < all_known["td_error"].count
+    monkeypatch.setattr(module, "_earned", without(lambda state: True))
+    with pytest.raises(RewardFailedError, match="too few continuations could be scored"):
+        measure_credit(trainer, PROMPTS, positions=3, continuations=2)
 
 
 def test_the_sentence_says_what_was_found():

@@ -175,6 +175,13 @@ def test_flat_groups_by_hand():
             {"recipe": "rloo", "value_warmup_steps": 2, "value_range": (0, 1)},
             "leave out value_range, value_warmup_steps",
         ),
+        ({"recipe": "rloo", "value_epochs": 4}, "leave_one_out has no value model; leave out value_epochs"),
+        (
+            {"recipe": "reinforce++", "value_learning_rate": 1e-4, "value_clip": None, "value_target": "gae"},
+            "leave out value_target, value_learning_rate, value_clip",  # the default too: it means nothing here
+        ),
+        ({"value_warmup_epochs": 8}, "value_warmup_epochs without value_warmup_steps warms up nothing"),
+        ({"overlong_penalty": 2.0}, "overlong_penalty without overlong_tokens is never charged"),
         ({"responses_per_prompt": 8, "mini_batch_size": 4}, "mini_batch_size 4 would tear apart the 8 responses"),
         ({"value_lam": 0.5}, "value_lam needs value_target: gae"),
         ({"value_range": (1, 0)}, "not of the form"),
@@ -187,6 +194,15 @@ def test_flat_groups_by_hand():
 def test_combinations_that_mean_nothing_are_refused(settings, reason):
     with pytest.raises(ConfigError, match=reason):
         PPOConfig(**settings)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_config_of_a_run_has_every_key_and_loads(recipe):
+    """Also one that was made while idle keys were not refused."""
+    whole = PPOConfig(recipe=recipe).model_dump(mode="json")
+    assert PPOConfig(**whole).model_dump(mode="json") == whole
+    idle = {"value_learning_rate": 1e-3, "value_epochs": 3, "value_warmup_epochs": 8, "overlong_penalty": 2.0}
+    assert PPOConfig(**whole | idle).model_copy(update={"steps": 7}).value_epochs == 3
 
 
 # ---------------------------------------------------------------------------------------------------------- the critic

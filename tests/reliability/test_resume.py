@@ -11,10 +11,12 @@ import torch
 
 import burnish
 from burnish import InputError
+from burnish.data import Prompt
 from burnish.errors import NoCheckpointError
 from burnish.runs.checkpoints import State
 from burnish.runs.run import LOGS, Run
 from failures import (
+    CONFIG,
     PIPELINE,
     copy_of,
     interrupted,
@@ -110,7 +112,9 @@ def test_r3_resumed_after_every_step(fork_server, folder, whole):
 @pytest.mark.parametrize("recipe", ["rloo", "tether"])
 def test_r1_and_r3_with_groups_and_without_a_critic(fork_server, folder, recipe):
     """Killed in a step and while saving, and resumed: the same as if nothing had happened."""
-    settings = ("train", "config.yaml", f"recipe={recipe}", "responses_per_prompt=2", "reward_against=start")
+    without = CONFIG.replace("value_learning_rate: 0.001\n", "")  # which is refused where there is no value model
+    (folder / "groups.yaml").write_text(without)
+    settings = ("train", "groups.yaml", f"recipe={recipe}", "responses_per_prompt=2", "reward_against=start")
     outcome = fork_server.run(folder, *settings, f"run_name={recipe}")
     assert outcome.code == 0, outcome.text
     undisturbed = folder / "runs" / recipe
@@ -182,17 +186,22 @@ def test_r3_a_finished_run_goes_on_for_more_steps_only(fork_server, folder, whol
     assert (bare / "metrics.jsonl").read_text() == log
 
 
-TETHER = {"recipe": "tether", "responses_per_prompt": 2, "reward_against": "start"}
+RECIPES = {
+    "ppo": {},
+    "rloo": {"recipe": "rloo", "responses_per_prompt": 2},
+    "tether": {"recipe": "tether", "responses_per_prompt": 2, "reward_against": "start"},
+    "reference": {"value_reads_reference": True},
+}
 
 
-@pytest.mark.parametrize(
-    "recipe", [{}, {"recipe": "rloo", "responses_per_prompt": 2}, TETHER], ids=["ppo", "rloo", "tether"]
-)
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_r4_every_field_of_the_state_is_used(recipe):
     """Each in turn as it was in a fresh trainer: the next step is refused, or another one."""
 
+    prompts = [Prompt(text, reference=f"{text} yes") for text in PROMPTS]
+
     def step_of(trainer):
-        return trainer.ppo_step(trainer.prompts_of_step(PROMPTS, trainer.step))
+        return trainer.ppo_step(trainer.prompts_of_step(prompts, trainer.step))
 
     def next_step(trainer):
         results = step_of(trainer)
@@ -206,7 +215,7 @@ def test_r4_every_field_of_the_state_is_used(recipe):
     changes |= {"lora_layers": 1, "lora_target_modules": ["v_proj"]}  # few fields of each kind
     changes |= recipe
     trained = tiny_trainer(**changes)
-    trained.generator.agree_on_invocation(PROMPTS)
+    trained.generator.agree_on_invocation(prompts)
     for _ in range(2):
         step_of(trained)
     saved, fresh = trained.state(), tiny_trainer(**changes).state()
@@ -214,7 +223,7 @@ def test_r4_every_field_of_the_state_is_used(recipe):
 
     def resumed(state):
         trainer = tiny_trainer(**changes)
-        trainer.generator.agree_on_invocation(PROMPTS)
+        trainer.generator.agree_on_invocation(prompts)
         trainer.restore(state)
         return next_step(trainer)
 

@@ -529,7 +529,7 @@ def test_checkpoints_on_a_disk_that_is_not_mounted_are_missed_before_anything_ch
 
 
 def test_a_run_that_lost_its_checkpoints_begins_anew_and_keeps_its_logs(fork_server, folder, run, whole):
-    for name in ("result.json", "verdict.json"):
+    for name in ("result.json", "verdict.json", "answers.json"):
         (run / name).unlink()
     shutil.rmtree(run / "checkpoints")
     logs = [(run / name).read_text() for name in ("metrics.jsonl", "samples.jsonl", "probes.jsonl")]
@@ -588,7 +588,7 @@ def test_a_kill_at_any_moment_of_going_back_loses_nothing(fork_server, folder, w
         assert outcome.code == -9, outcome.text
         for name, lines in logs.items():
             assert rows(run, name) >= lines, kill_at
-        for name in ("result.json", "verdict.json"):
+        for name in ("result.json", "verdict.json", "answers.json"):
             kept = [f / name for f in (run, *run.glob("left-*")) if (f / name).is_file()]
             assert (whole / name).read_bytes() in [file.read_bytes() for file in kept], kill_at
         assert is_own(run / "config.yaml")

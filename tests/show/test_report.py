@@ -1,12 +1,14 @@
 """The report: self-contained, whatever the texts hold, and readable in a real browser at any width."""
 
 import html
+import io
 import json
 import math
 import re
 import shutil
 
 import pytest
+from rich.console import Console
 
 from burnish import InputError
 from burnish.config import RewardModelConfig, SFTConfig
@@ -15,6 +17,7 @@ from burnish.runs.run import PIPELINE, Run
 from burnish.show.charts import Chart, Line, nice_ticks, short
 from burnish.show.page import report_page
 from burnish.show.samples import spread_samples
+from burnish.show.terminal import answers_table
 from burnish.stages.report import write_report
 from burnish.text import headline, without_secrets
 from tiny import tiny_config
@@ -82,7 +85,7 @@ def test_page_is_one_file_without_scripts(run):
 def test_every_token_shows_its_numbers(run):
     page = report_page(run)
     assert page.count('tabindex="0"') == 3 * len(HOSTILE)
-    for label in ("log-probability", "KL", "TD error", "advantage", "return", "value"):
+    for label in ("log-probability", "KL charged", "TD error", "advantage", "return", "value"):
         assert page.count(f"<i>{label}</i>") == 3 * len(HOSTILE)
 
 
@@ -129,6 +132,30 @@ def test_the_page_says_what_machine_it_ran_on(run):
     assert "2 cores, 24 GiB" in report_page(run)
     run.write("result.json", {"seconds": 60})  # of an older version
     assert "GiB" not in report_page(run)
+
+
+def test_the_most_likely_answers_stand_side_by_side(run):
+    """Three columns where there are three; a run of an older version shows its sampled ones."""
+    assert "Sampled answers to held-out prompts" in report_page(run)
+    row = {"prompt": HOSTILE[0], "base": "said by base", "start": "said by start", "tuned": HOSTILE[1]}
+    run.write("answers.json", {"answers": [row]})
+    page = report_page(run)
+    assert "The most likely answers to held-out prompts" in page
+    assert "<small>base</small>said by base</div><div><small>start (SFT)</small>said by start</div>" in page
+    assert "<small>tuned (PPO)</small>&lt;img src=x" in page
+    run.write("answers.json", {"answers": [{"prompt": "p", "start": "s", "tuned": "t"}]})
+    assert "<small>start</small>s</div><div><small>tuned</small>t</div>" in report_page(run)
+
+
+def test_answers_fit_a_terminal_of_80_columns():
+    console = Console(record=True, width=80, file=io.StringIO())
+    long = "a very ordinary answer of some length " * 4
+    console.print(answers_table([{"prompt": "TITLE: " + "t" * 90, "base": long, "start": long, "tuned": HOSTILE[5]}]))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    widths = [len(cell) for cell in next(line for line in lines if "tuned" in line).strip("┃").split("┃")]
+    assert min(widths) >= 24  # wide enough to be read, whatever the answers' lengths
+    assert "\x1b[31m" not in console.export_text()
 
 
 def test_a_run_that_is_not_there_yet(tmp_path):

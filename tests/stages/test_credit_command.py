@@ -41,6 +41,7 @@ def test_a_run_is_measured_and_its_report_says_so(folder, settings, measured, ca
         cli.train("config.yaml", [*settings, f"run_name=run{name}"])
         run = Run(folder / "runs" / f"run{name}")
         before = report_page(run)
+        cli.report(str(run.folder))
         capsys.readouterr()
         cli.credit(str(run.folder), prompts=3, positions=2, continuations=3)
     said = capsys.readouterr().out
@@ -48,9 +49,10 @@ def test_a_run_is_measured_and_its_report_says_so(folder, settings, measured, ca
     found = run.read("credit.json")
     assert set(found["agreements"]) == measured
     assert (found["responses"], found["continuations"]) == (3, 3)
-    page = report_page(run)
+    page = (run.folder / "report.html").read_text()  # made again, since there was one
     assert "measured on 3 held-out responses, 3 continuations each" in page
     assert ("no value model" in before) == ("value" not in measured)
+    assert (f"`burnish credit runs/run{name}` measures" in before) == ("value" in measured)  # as it can be typed
 
 
 def test_what_a_recipe_sets_is_printed(capsys):

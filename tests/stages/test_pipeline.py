@@ -21,6 +21,7 @@ from burnish.evaluation import people
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.measure import EVAL_SEED, evaluate
 from burnish.models.adapter_files import load_adapter
+from burnish.rollout.sampling import Sampler
 from burnish.runs.run import Run
 from burnish.show.terminal import chooser
 from burnish.stages import sft
@@ -29,7 +30,7 @@ from burnish.stages.generate import generate_beside_start
 from burnish.stages.judging import _best_of, start_model
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.overview import list_runs, show_difference
-from burnish.stages.pipeline import rows_of, run_pipeline
+from burnish.stages.pipeline import resume_pipeline, rows_of, run_pipeline
 from burnish.stages.pipeline_data import readable_data
 from burnish.stages.report import write_report
 from burnish.stages.reward_test import show_reward
@@ -113,7 +114,7 @@ def test_every_stage_leaves_its_folder(pipeline):
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {
         "config.yaml", "config.yaml.hmac", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json",
-        "verdict.json", "report.html", "start.json", "checkpoints", ".lock",
+        "verdict.json", "answers.json", "report.html", "start.json", "checkpoints", ".lock",
     }  # fmt: skip
 
 
@@ -121,6 +122,7 @@ def test_stages_stand_on_each_other(pipeline):
     config, run, text = pipeline
     assert config.reward_model.sft == config.ppo.sft == str(config.folder / "sft")
     assert [part.kind for part in config.ppo.reward_parts] == ["model", "rule"]
+    assert (config.reward_model.top_k, config.reward_model.top_p) == (0, 1.0)  # centred on answers as PPO draws them
     rows = run.read_lines("metrics.jsonl")
     assert [r["step"] for r in rows] == [1, 2, 3]
     assert rows[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # measured from the SFT model
@@ -173,6 +175,73 @@ def test_another_best_of_makes_no_other_run(pipeline, workplace):
     console = recording()
     run_pipeline(other, console)
     assert console.export_text().count("already done") == 3
+
+
+def test_base_start_and_tuned_model_are_shown_with_what_a_user_would_get(pipeline, workplace):
+    """The same that `burnish generate` gives; training and verdict draw what they would have drawn without it."""
+    config, run, text = pipeline
+    kept = run.read("answers.json")["answers"]
+    assert [row["prompt"] for row in kept] == [str(p) for p in STAGES["ppo"].load(config.ppo).held_out]
+    trainer = PPOTrainer(config.ppo)
+    load_adapter(trainer.base, "policy", run.policy_folder)
+    prompts = [row["prompt"] for row in kept]
+    trainer.generator.agree_on_invocation(prompts)
+    greedy = Sampler(greedy=True)
+    for name, adapter in (("base", None), ("start", "sft"), ("tuned", "policy")):
+        speaker = PolicyModel(trainer.base, adapter)
+        _, texts = trainer.generator.generate_sequences(prompts, sampler=greedy, speaker=speaker)
+        assert [row[name] for row in kept] == texts, name
+    assert any(row["base"] != row["start"] != row["tuned"] for row in kept)
+    assert "start (SFT)" in text
+    assert "tuned (PPO)" in (run.folder / "report.html").read_text()
+
+
+def test_the_reward_model_s_own_sampling_wins_and_a_mistake_is_told_once(workplace):
+    own = load_pipeline_config(workplace / "pipeline.yaml", ["reward_model.top_p=0.5", "ppo.temperature=0.7"])
+    assert (own.reward_model.temperature, own.reward_model.top_k, own.reward_model.top_p) == (0.7, 0, 0.5)
+    with pytest.raises(InputError, match="ppo: temperature") as error:
+        load_pipeline_config(workplace / "pipeline.yaml", ["ppo.temperature=hot"])
+    assert "reward_model" not in str(error.value)
+
+
+def test_a_reward_model_may_have_several_members(workplace):
+    """Each is a run of its own, from the same rows with another seed, and PPO asks them all."""
+    settings = [f"run_dir={workplace / 'runs'}", "run_name=several", "reward_model.members=2", "ppo.steps=1"]
+    config = load_pipeline_config(workplace / "pipeline.yaml", [*settings, "ppo.value_from_reward=false"])
+    assert list(config.stages) == ["sft", "reward", "reward-2", "ppo"]
+    assert [own.seed for own in config.reward_models] == [0, 1]
+    assert config.ppo.reward_parts[0].judges == [str(config.folder / name) for name in ("reward", "reward-2")]
+    run = run_pipeline(config, recording())
+    assert "ensemble disagreement" in run.read_lines("metrics.jsonl")[0]["reward_parts"]
+    heads, rows = (
+        [(config.folder / name / file).read_bytes() for name in ("reward", "reward-2")]
+        for file in ("adapters/reward/head.safetensors", "trained_on.json")
+    )
+    assert heads[0] != heads[1]
+    assert rows[0] == rows[1]
+    shutil.rmtree(config.folder / "ppo")
+    (config.folder / "reward-2" / "result.json").unlink()  # stopped in its last stage but one
+    console = recording()
+    resume_pipeline(console, config.folder, [])
+    assert console.export_text().count("already done") == 2
+    assert heads[1] == (config.folder / "reward-2" / "adapters" / "reward" / "head.safetensors").read_bytes()
+    for members in ("0", "17", "two", "true"):
+        with pytest.raises(InputError, match="reward_model: members takes a whole number from 1 to 16"):
+            load_pipeline_config(workplace / "pipeline.yaml", [f"reward_model.members={members}"])
+
+
+def test_a_stage_that_an_older_version_finished_is_done(pipeline):
+    """It knew nothing of a key that the pipeline fills in now."""
+    config, _, _ = pipeline
+    file = config.folder / "reward" / "config.yaml"
+    before = file.read_text()
+    file.write_text("".join(line for line in before.splitlines(True) if not line.startswith("top_")))
+    try:
+        console = recording()
+        run_pipeline(config, console)
+        assert console.export_text().count("already done") == 3
+    finally:
+        file.write_text(before)
 
 
 def test_a_second_run_skips_what_is_done(pipeline):

@@ -2,7 +2,8 @@
 
 model:        keys that all stages have (model_name, lora_layers, chat_template, max_new_tokens, seed ...)
 sft:          demonstrations and the SFT stage's own keys; leave the section out to start from the base model
-reward_model: preferences or scores; leave it out to train against ppo's own `reward`
+reward_model: preferences or scores; leave it out to train against ppo's own `reward`. `members: 3` trains three with
+              seeds that follow each other, and PPO asks them all (a reward of kind `ensemble`)
 ppo:          prompts and PPO's own keys
 run_dir, run_name
 """
@@ -25,6 +26,8 @@ from burnish.errors import ConfigError, InputError, Problem, nearest
 from burnish.rewards.parts import part_of
 
 SECTIONS: dict[str, type[RunConfig]] = {kind.section: kind for kind in (SFTConfig, RewardModelConfig, TrainConfig)}
+SAMPLING = ("temperature", "top_k", "top_p")
+MOST_MEMBERS = 16
 KEYS = ("model", *SECTIONS, "run_dir", "run_name")
 
 
@@ -33,17 +36,24 @@ class PipelineConfig:
     """Each stage's config, with the folders of the stages before it filled in."""
 
     folder: Path
-    """All stages' run folders are in it: sft/, reward/ and ppo/."""
+    """All stages' run folders are in it: sft/, reward/ (reward-2/, reward-3/ ...) and ppo/."""
     sft: SFTConfig | None
-    reward_model: RewardModelConfig | None
+    reward_models: list[RewardModelConfig]
+    """None, one, or the members of an ensemble."""
     ppo: TrainConfig
     values: dict[str, Any]
     """What it was made from; kept with the runs, so that they can be resumed."""
 
     @property
+    def reward_model(self) -> RewardModelConfig | None:
+        """The first."""
+        return next(iter(self.reward_models), None)
+
+    @property
     def stages(self) -> dict[str, RunConfig]:
         """Those that there are, by the names of their folders, in their order."""
-        return {own.stage: own for own in (self.sft, self.reward_model, self.ppo) if own is not None}
+        stages = (self.sft, *self.reward_models, self.ppo)
+        return {str(own.run_name): own for own in stages if own is not None}
 
 
 def load_pipeline_config(
@@ -103,7 +113,8 @@ def pipeline_config(values: dict[str, Any], folder: Path) -> PipelineConfig:
         if not isinstance(values[section], dict):
             problems.append(Problem(f"{section} must be a mapping of `key: value` lines", section))
             continue
-        own = shared | values[section]
+        borrowed = _sampling_of_ppo(section, values)
+        own = borrowed | shared | {key: own for key, own in values[section].items() if key != "members"}
         filled = _from_before(section, values, folder)
         for key in own.keys() & filled.keys() - {"reward"}:  # what stands beside the learned reward is added to it
             problems.append(Problem(f"{section}: the pipeline itself sets {key}; leave it out", f"{section}.{key}"))
@@ -111,13 +122,23 @@ def pipeline_config(values: dict[str, Any], folder: Path) -> PipelineConfig:
             stages[section] = kind(**(own | filled))
         except ConfigError as error:
             for problem in error.problems:
+                if problem.key in borrowed.keys() - values[section].keys():
+                    continue  # told of once, where it stands
                 place = section if problem.key in values[section] else "model"
                 sentence = re.sub(r"; a file with it is for .*", "; it has no place in this section", problem.sentence)
                 problems.append(Problem(f"{section}: {sentence}", f"{place}.{problem.key}"))
     problems += _different_bases(stages, values)
+    names = _names_of_members(values)
+    if not names and isinstance(values.get("reward_model"), dict):
+        sentence = f"reward_model: members takes a whole number from 1 to {MOST_MEMBERS}"
+        problems.append(Problem(sentence, "reward_model.members"))
     if problems:
         raise ConfigError(problems)
-    return PipelineConfig(folder, stages.get("sft"), stages.get("reward_model"), stages["ppo"], values)
+    members = [
+        stages["reward_model"].model_copy(update={"seed": stages["reward_model"].seed + n, "run_name": name})
+        for n, name in enumerate(names)
+    ]
+    return PipelineConfig(folder, stages.get("sft"), members, stages["ppo"], values)
 
 
 def _with_best_of_in_ppo(values: dict[str, Any]) -> dict[str, Any]:
@@ -148,9 +169,27 @@ def _from_before(section: str, values: dict[str, Any], folder: Path) -> dict[str
         filled["sft"] = str((folder / "sft").resolve())
     own = values[section]
     if section == "ppo" and "reward_model" in values:
-        model = {"kind": "model", "path": str((folder / "reward").resolve())}
-        filled["reward"] = [model, *_as_parts(own.get("reward"))]
+        paths = [str((folder / name).resolve()) for name in _names_of_members(values) or ["reward"]]
+        learned = {"kind": "ensemble", "paths": paths} if len(paths) > 1 else {"kind": "model", "path": paths[0]}
+        filled["reward"] = [learned, *_as_parts(own.get("reward"))]
     return filled
+
+
+def _names_of_members(values: dict[str, Any]) -> list[str]:
+    """The folders of the reward models; none where there is no such section, or no such number."""
+    section = values.get("reward_model")
+    members = section.get("members", 1) if isinstance(section, dict) else None
+    if type(members) is not int or not 1 <= members <= MOST_MEMBERS:
+        return []
+    return ["reward", *(f"reward-{number}" for number in range(2, members + 1))]
+
+
+def _sampling_of_ppo(section: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The reward model is centred on answers that are drawn as PPO's will be."""
+    ppo = values.get("ppo")
+    if section != RewardModelConfig.section or not isinstance(ppo, dict):
+        return {}
+    return {key: ppo[key] for key in SAMPLING if key in ppo}
 
 
 def _as_parts(reward: Any) -> list[Any]:

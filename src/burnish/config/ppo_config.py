@@ -199,6 +199,10 @@ class PPOConfig(ModelConfig):
             broken.append("reward_shape: sigmoid needs to know what an ordinary score is; set reward_against: start")
         if self.overlong_tokens > self.max_new_tokens:
             broken.append(f"overlong_tokens {self.overlong_tokens} is more than max_new_tokens {self.max_new_tokens}")
+        if self._is_given_alone("overlong_penalty", "overlong_tokens"):
+            broken.append(
+                "overlong_penalty without overlong_tokens is never charged; set overlong_tokens, or leave it out"
+            )
         if self.value_from_reward and not any(part.judges for part in self.reward_parts):
             broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
         if self.reward == []:
@@ -232,11 +236,10 @@ class PPOConfig(ModelConfig):
             )
         if self.baseline != "gae" and self.lam != self._default_of("lam"):
             broken.append(f"lam belongs to GAE, and baseline is {self.baseline}; leave it out")
-        if not self.has_critic:
-            about_it = ("value_from_reward", "value_reads_reference", "value_range", "value_warmup_steps")
-            idle = [key for key in about_it if getattr(self, key) != self._default_of(key)]
-            if idle:
-                broken.append(f"baseline: {self.baseline} has no value model; leave out {', '.join(idle)}")
+        if not self.has_critic and (idle := self._given_to_the_critic()):
+            broken.append(f"baseline: {self.baseline} has no value model; leave out {', '.join(idle)}")
+        if self._is_given_alone("value_warmup_epochs", "value_warmup_steps"):
+            broken.append("value_warmup_epochs without value_warmup_steps warms up nothing; set value_warmup_steps: 1")
         if self.value_lam is not None and self.value_target != "gae":
             broken.append("value_lam needs value_target: gae; reward_to_go is what a value_lam of 1 gives")
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
@@ -244,6 +247,18 @@ class PPOConfig(ModelConfig):
         if self.value_range is not None and self.value_from_reward:
             broken.append("value_from_reward takes over a head without bounds; leave out value_range, or it")
         return broken
+
+    def _given_to_the_critic(self) -> list[str]:
+        """Keys of the value model that somebody chose. The config.yaml of a run has all keys, so there it says nothing
+        that one is given."""
+        built_by = ("value_from_reward", "value_reads_reference", "value_range", "value_warmup_steps")
+        trained_by = [key for key in type(self).model_fields if key.startswith("value_") and key not in built_by]
+        changed = [key for key in built_by if getattr(self, key) != self._default_of(key)]
+        given = [key for key in trained_by if key in self.model_fields_set]
+        return changed + (given if len(given) < len(trained_by) else [])
+
+    def _is_given_alone(self, key: str, needed: str) -> bool:
+        return key in self.model_fields_set and needed not in self.model_fields_set
 
     def _broken_rules_of_the_loss(self) -> list[str]:
         if self.dual_clip is not None and self.policy_loss != "clip":

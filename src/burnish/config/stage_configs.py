@@ -135,6 +135,13 @@ class RewardModelConfig(SupervisedConfig):
     num_centring_prompts: int = Field(32, ge=0, le=10**9)
     """Training prompts that the start model answers when training is done, so that its mean score becomes 0 and the
     spread 1. 0 uses the training answers instead."""
+    temperature: float = Field(1.0, ge=0.001, le=1000)
+    """Sampling temperature of these answers. As PPO will sample, or its start will not score 0; a pipeline takes all
+    three from its section ppo."""
+    top_k: int = Field(50, ge=0, le=4096)
+    """These answers are drawn from the k most likely tokens, 0 for all."""
+    top_p: float = Field(0.95, ge=0.001, le=1)
+    """And from the smallest set of tokens with this probability, 1 for all."""
 
     def broken_rules(self) -> list[str]:
         broken = super().broken_rules()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from burnish.errors import InputError
+from burnish.errors import InputError, RewardFailedError
 from burnish.evaluation.intervals import correlation
 from burnish.evaluation.measure import EVAL_SEED
 from burnish.maths import reward_to_go
@@ -86,7 +86,11 @@ def measure_credit(trainer: PPOTrainer, prompts: Sequence[str], positions: int =
     after = {token: State(token.response, token.position + 1) for token in tokens}
     states = list(dict.fromkeys([*tokens, *(s for s in after.values() if s.position < pairs.lengths[s.response])]))
     earned = _earned(trainer, repeated, pairs, states, continuations, generator)
-    states, tokens = [s for s in states if s in earned], [t for t in tokens if t in earned]
+    states = [s for s in states if s in earned]
+    ends = {t for t in tokens if t.position + 1 == pairs.lengths[t.response]}  # nothing is earned after them
+    tokens = [t for t in tokens if t in earned and (t in ends or after[t] in earned)]
+    if not tokens:
+        raise RewardFailedError("too few continuations could be scored: of no token both sides are known")
     worth = {state: fmean(returns) for state, returns in earned.items()}
     error = {state: _squared_error(returns) for state, returns in earned.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -53,6 +53,18 @@ def evaluate(
     if None not in references:
         result.rouge_l = [rouge_l(str(r), t) for r, t in zip(references, result.texts, strict=True)]
     return result
+
+
+def most_likely_answers(
+    trainer: PPOTrainer, prompts: Sequence[str], speakers: Mapping[str, PolicyModel]
+) -> list[dict[str, str]]:
+    """What asking each speaker gives: for each prompt its most likely answers. No random number is drawn."""
+    greedy = replace(trainer.generator.sampler, greedy=True)
+    texts = {
+        name: trainer.generator.generate_sequences(prompts, sampler=greedy, speaker=speaker)[1]
+        for name, speaker in speakers.items()
+    }
+    return [{"prompt": p} | {name: own[n] for name, own in texts.items()} for n, p in enumerate(prompts)]
 
 
 def _per_response(reward: RewardComputer, prompts: list[str], texts: list[str], pairs: SAPairs) -> list[float]:

@@ -68,13 +68,14 @@ def may_resume(folder: Path, then: Then, now: Now) -> Changes:
             f"{folder} cannot be resumed: {' and '.join(_in_detail(other, then, now))} changed since its checkpoint "
             f"was saved. Bring back what it was started with{_and_versions(then, now)}, or start a new run"
         )
-    if then.is_complete and changed and not now.asks_for_more(then):
+    known = [line for key, line in changed.items() if key in then.settings]  # what older versions did not offer is new
+    if then.is_complete and known and not now.asks_for_more(then):
         raise InputError(
-            f"{folder} is finished, with other settings ({'; '.join(list(changed.values())[:3])}); choose another "
+            f"{folder} is finished, with other settings ({'; '.join(known[:3])}); choose another "
             f"run_name, or resume from one of its checkpoints: burnish resume {folder} --from STEP ..."
         )
     told = [f"Changed: {line}" for line in changed.values()]
-    nothing_to_do = then.is_complete and not changed and now.from_step is None
+    nothing_to_do = then.is_complete and not known and not now.asks_for_more(then)
     return Changes(told, _told(then.identity, now.identity), nothing_to_do)
 
 

@@ -16,6 +16,13 @@ MEASURES = {
 }
 
 
+def speakers_of(answer: dict[str, str]) -> dict[str, str]:
+    """Who gave the answers to a prompt, and what they are called; of a row of answers.json."""
+    if "base" in answer:
+        return {"base": "base", "start": "start (SFT)", "tuned": "tuned (PPO)"}
+    return {"start": "start", "tuned": "tuned"}
+
+
 def comparison(start: dict[str, Any], tuned: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Measure, start and tuned, for a person to read; from two `Evaluation.as_dict`."""
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -14,7 +15,7 @@ from burnish.ppo.meanings import METRICS
 from burnish.runs.run import Run
 from burnish.sa_pairs.columns import COLUMNS
 from burnish.show.charts import Chart, Line, series, short
-from burnish.show.comparison import comparison, who_won
+from burnish.show.comparison import comparison, speakers_of, who_won
 from burnish.show.credit import credit_sentence, unmeasured_sentence
 from burnish.show.earlier_stages import earlier_stages
 from burnish.show.samples import spread_samples
@@ -105,6 +106,8 @@ def report_page(run: Run) -> str:
     # Secrets are taken out of what the page is made of: escaped for HTML, they would not be recognised any more.
     hide = hider()
     verdict = hide(run.read("verdict.json")) if run.has("verdict.json") else None
+    # Runs of older versions kept sampled answers only: those of their verdict.
+    answers = hide(run.read("answers.json"))["answers"] if run.has("answers.json") else []
     settings = hide(run.settings)
     result = run.read("result.json") if run.is_complete else {}
     samples = hide(spread_samples(run.path("samples.jsonl"), SHOWN_RESPONSES))
@@ -123,7 +126,8 @@ def report_page(run: Run) -> str:
         verdict=verdict,
         measures=comparison(verdict["start"], verdict["tuned"]) if verdict else [],
         who_won=who_won(verdict) if verdict else [],
-        answers=_answers(verdict) if verdict else [],
+        answers=_answers(answers or (verdict or {}).get("answers", [])),
+        how="The most likely" if answers else "Sampled",
         charts=_charts(rows),
         responses=_responses(samples, _subtracted_means(rows, settings)),
         probes=_probes(hide(run.read_lines("probes.jsonl"))),
@@ -170,7 +174,9 @@ def _shades(known: set[str]) -> dict[str, tuple[str, str, str]]:
 
 def _trust(run: Run, rows: list[dict[str, Any]]) -> str:
     """How far the tokens' colours may be trusted."""
-    return credit_sentence(run.read("credit.json")) if run.has("credit.json") else unmeasured_sentence(rows, run.name)
+    if run.has("credit.json"):
+        return credit_sentence(run.read("credit.json"))
+    return unmeasured_sentence(rows, os.path.relpath(run.folder))  # as it is typed here, however the run was named
 
 
 def _subtracted_means(rows: list[dict[str, Any]], settings: dict[str, Any]) -> dict[int, float]:
@@ -214,15 +220,14 @@ def _probes(rows: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]]]
     return [(headline(prompt, LONGEST_HEADLINE), answers) for prompt, answers in by_prompt.items()]
 
 
-def _answers(verdict: dict[str, Any]) -> list[dict[str, str]]:
-    """With the reward of each, where the verdict knows it."""
-    shown = verdict.get("answers", [])[:SHOWN_ANSWERS]
-    rewards = {side: verdict.get("evaluations", {}).get(side, {}).get("reward", []) for side in ("start", "tuned")}
+def _answers(rows: list[dict[str, str]]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """For each prompt its headline, and who said what."""
     return [
-        answer
-        | {"headline": headline(answer["prompt"], LONGEST_HEADLINE)}
-        | {f"{side}_reward": f"{own[n]:.2f}" if n < len(own) else "" for side, own in rewards.items()}
-        for n, answer in enumerate(shown)
+        (
+            headline(answer["prompt"], LONGEST_HEADLINE),
+            [(called, answer[name]) for name, called in speakers_of(answer).items()],
+        )
+        for answer in rows[:SHOWN_ANSWERS]
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -18,7 +18,7 @@ from burnish.config import ModelConfig
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.people import Choose, Question
 from burnish.rewards.human import moving
-from burnish.show.comparison import comparison
+from burnish.show.comparison import comparison, speakers_of
 from burnish.text import headline, minutes, plain
 
 PHASES = {
@@ -155,15 +155,18 @@ def before_after_table(before: Evaluation, after: Evaluation, names: tuple[str, 
     return table
 
 
-def samples_table(before: Evaluation, after: Evaluation, how_many: int) -> Table:
-    """The same prompts, answered before and after."""
-    table = Table("prompt", "before", "after", title="samples", show_lines=True)
-    for column in table.columns:
-        column.ratio = 1
-    for i in range(min(how_many, len(before.prompts))):
-        cells = [f"{plain(e.texts[i].strip())}\n[dim]reward {e.reward[i]:.2f}[/dim]" for e in (before, after)]
-        table.add_row(plain(headline(before.prompts[i], longest=120)), *cells)
-    return table
+def answers_table(answers: list[dict[str, str]]) -> Group:
+    """What the models say to the same prompts, side by side; the prompt above, so that 80 columns have room."""
+    tables = []
+    for answer in answers:
+        speakers = speakers_of(answer)
+        title = plain(headline(answer["prompt"], longest=120))
+        table = Table(*speakers.values(), title=title, title_justify="left", expand=True)
+        for column in table.columns:
+            column.ratio = 1
+        table.add_row(*(plain(answer[name].strip()) for name in speakers))
+        tables.append(table)
+    return Group("The most likely answers to held-out prompts:", *tables)
 
 
 def chooser(console: Console) -> Choose:

@@ -13,11 +13,13 @@ from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.show.credit import CREDITED, credit_sentence
 from burnish.stages.evaluate import HeldOut
+from burnish.stages.report import write_report
 from burnish.text import plain
 
 
 def measure_run(console: Console, held_out: HeldOut, num_prompts: int, positions: int, continuations: int) -> Credit:
-    """Loads a finished PPO run, continues its held-out responses, and writes credit.json."""
+    """Loads a finished PPO run, continues its held-out responses, and writes credit.json; a report that there is
+    already says it then."""
     run, config, prompts = held_out.run, held_out.config, held_out.prompts[:num_prompts]
     with run.lock():
         with terminal.busy(console, terminal.loading(config)):
@@ -26,6 +28,8 @@ def measure_run(console: Console, held_out: HeldOut, num_prompts: int, positions
         with terminal.busy(console, task):
             credit = measure_credit(trainer, prompts, positions, continuations)
         run.write("credit.json", credit.as_dict())
+        if run.has("report.html"):
+            write_report(run)
     console.print(_table(credit))
     console.print(plain(credit_sentence(credit.as_dict())), highlight=False)
     return credit

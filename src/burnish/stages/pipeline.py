@@ -40,7 +40,7 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
     rows = rows_of(config)
     for name, own in config.stages.items():
         if not Run(config.folder / name).is_complete:
-            STAGES[name].check(own, config.folder)
+            STAGES[own.stage].check(own, config.folder)
     with terminal.starting(console):
         from burnish.stages.pipeline_data import readable_data
         from burnish.stages.ppo import check_before_loading
@@ -52,9 +52,13 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
 
 
 def rows_of(config: PipelineConfig) -> dict[str, Split[Any]]:
-    """All stages' data, or all that is wrong with it."""
-    loaded = all_of(*(partial(STAGES[name].load, own) for name, own in config.stages.items()))
-    return dict(zip(config.stages, loaded, strict=True))
+    """All stages' data, or all that is wrong with it. The members of an ensemble learn from the same rows, and hold out
+    the same.
+    """
+    stages = [own for own in config.stages.values() if own not in config.reward_models[1:]]
+    loaded = all_of(*(partial(STAGES[own.stage].load, own) for own in stages))
+    of_stage = dict(zip((own.stage for own in stages), loaded, strict=True))
+    return {name: of_stage[own.stage] for name, own in config.stages.items()}
 
 
 @contextmanager
@@ -85,8 +89,9 @@ def _run_stages(
             console.print(plain(f"{name}: already done ({config.folder / name})"), highlight=False, soft_wrap=True)
             continue
         _stop_if_asked(stop, config)
-        console.rule(f"{number} of {len(config.stages)}: {STAGES[name].title}")
-        STAGES[name].work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
+        stage = STAGES[own.stage]
+        console.rule(f"{number} of {len(config.stages)}: {stage.title}")
+        stage.work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
         from_step = None
     run = Run.open(config.folder / "ppo")
     page = write_report(run)

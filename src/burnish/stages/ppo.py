@@ -23,7 +23,7 @@ from burnish.data.records import require_references
 from burnish.decoder.memory import machine, peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
-from burnish.evaluation.measure import evaluate
+from burnish.evaluation.measure import evaluate, most_likely_answers
 from burnish.models.policy_model import PolicyModel
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
@@ -42,7 +42,7 @@ from burnish.stages.opening import opened
 from burnish.stages.stage import COMMAND, Beginning, check_rewards
 from burnish.text import minutes, plain
 
-SHOWN_SAMPLES = 4
+NUM_ANSWERS = 6  # held-out prompts whose most likely answers are kept and shown
 NUM_PROBES = 2  # prompts, held-out ones if there are any, that are answered again and again during training
 
 
@@ -83,7 +83,7 @@ def run(
         if before is not None and after is not None:
             before, after = both_scored(before, after)
             verdict = conclude(console, trainer, run, before, after, config.best_of)
-            console.print(terminal.samples_table(before, after, SHOWN_SAMPLES))
+            console.print(terminal.answers_table(_answers(console, trainer, run, prompts.held_out[:NUM_ANSWERS])))
             console.print(plain(verdict.sentence), highlight=False)
         seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
         run.write(
@@ -264,6 +264,17 @@ def _measure(
         return None
     with terminal.busy(console, f"measuring {len(prompts)} held-out prompts {when} training"):
         return evaluate(trainer, prompts, speaker, second)
+
+
+def _answers(console: Console, trainer: PPOTrainer, run: Run, prompts: Sequence[str]) -> list[dict[str, str]]:
+    """What a user would get of each model; kept in answers.json. The base is shown where PPO started from SFT."""
+    speakers = {"start": start_model(trainer), "tuned": trainer.policy}
+    if trainer.sft_model.adapter is not None:
+        speakers = {"base": PolicyModel(trainer.base, None, trainer.config.temperature)} | speakers
+    with terminal.busy(console, f"{' and '.join(speakers)} answer {len(prompts)} held-out prompts"):
+        answers = most_likely_answers(trainer, prompts, speakers)
+    run.write("answers.json", {"answers": answers})
+    return answers
 
 
 def how_to_use(run: Run, config: TrainConfig, invocation: list[int]) -> str:

@@ -106,11 +106,11 @@ class RewardTrainer:
 
     def _answers_of_start(self, prompts: Sequence[str]) -> list[str]:
         speaker, engine = PolicyModel(self.base, self.start), LocalEngine()
+        sampler = Sampler(self.config.temperature, self.config.top_k, self.config.top_p)
         generator = torch.Generator(self.base.device).manual_seed(self.config.seed)
         texts: list[str] = []
         for first in range(0, len(prompts), self.config.batch_size):
             encoded = self.encoder.encode(prompts[first : first + self.config.batch_size])
-            sampler = Sampler(top_k=50, top_p=0.95)
             rollout = engine.generate(speaker, encoded, self.config.max_new_tokens, sampler, generator)
             texts += self.encoder.decode(rollout.action, rollout.mask)
         return texts
