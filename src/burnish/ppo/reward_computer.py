@@ -8,22 +8,21 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 
 from burnish.errors import BurnishError, InputError, RewardFailedError
-from burnish.models.reward_model import RewardEnsemble, RewardModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
-from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.part import Judge, RewardFunction, RewardPart, Workshop
 from burnish.rewards.parts import labels_of
 from burnish.sa_pairs.table import SAPairs
 from burnish.text import visible
 
 RETRIES = 1
-JUDGES = (RewardModel, RewardEnsemble)
 MOSTLY_FAILED = "more than half of the responses could not be scored"
 
 
@@ -32,7 +31,7 @@ class WeightedReward:
     """One part of a reward, and what its score is multiplied with."""
 
     name: str
-    reward: RewardFunction | RewardModel | RewardEnsemble
+    reward: RewardFunction | Judge
     weight: float = 1.0
 
 
@@ -49,12 +48,12 @@ class RewardComputer:
 
     def __init__(
         self,
-        reward: RewardFunction | RewardModel | RewardEnsemble | Sequence[WeightedReward],
+        reward: RewardFunction | Judge | Sequence[WeightedReward],
         tokenizer: Any = None,
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
-        if isinstance(reward, JUDGES) or callable(reward):
+        if isinstance(reward, Judge) or callable(reward):
             reward = [WeightedReward(_name_of(reward), reward)]
         elif not all(isinstance(part, WeightedReward) for part in reward):
             raise InputError(
@@ -74,11 +73,9 @@ class RewardComputer:
         return " + ".join(f"{p.weight:g} {p.name}" for p in self.parts)
 
     @property
-    def models(self) -> list[RewardModel]:
-        judges = [p.reward for p in self.parts if isinstance(p.reward, JUDGES)]
-        return [
-            model for judge in judges for model in (judge.members if isinstance(judge, RewardEnsemble) else [judge])
-        ]
+    def models(self) -> list[Any]:
+        """All reward models that it asks."""
+        return [model for part in self.parts if isinstance(part.reward, Judge) for model in part.reward.models]
 
     @timed
     def compute_rewards(
@@ -95,11 +92,22 @@ class RewardComputer:
             raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         part_means = {name: fmean(Scores(own).at(scored).totals) for name, own in by_part.items() if scored}
         for part in self.parts:
-            if isinstance(part.reward, RewardEnsemble):
-                part_means[f"{part.name} disagreement"] = part.reward.disagreement
+            part_means |= {f"{part.name} {what}": n for what, n in getattr(part.reward, "remarks", {}).items()}
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
-        return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
+        totals = [None if None in s else _weighted_sum(weights, s) for s in by_response]
+        return Scores(totals, part_means, self._costs())
+
+    def _costs(self) -> dict[str, float]:
+        """What asking has cost since this was asked last, by part."""
+        asked = {part.name: part.reward.take_costs() for part in self.parts if hasattr(part.reward, "take_costs")}
+        return {f"{name} {what}": number for name, costs in asked.items() for what, number in costs.items()}
+
+    def keep_answers(self, file: Path) -> None:
+        """In a run: what need not be asked again after a resume is kept in this file."""
+        for part in self.parts:
+            if hasattr(part.reward, "keep_answers"):
+                part.reward.keep_answers(file)
 
     def compute_parts(
         self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
@@ -129,7 +137,7 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        if self.strict or len(prompts) == 1 or isinstance(part.reward, JUDGES):
+        if self.strict or len(prompts) == 1 or isinstance(part.reward, Judge):
             raise failure
         if scores is None:
             warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
@@ -175,7 +183,7 @@ class RewardComputer:
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward = part.reward
-        if isinstance(reward, JUDGES):
+        if isinstance(reward, Judge):
             if sa_pairs is not None:
                 with torch.no_grad():
                     return reward.score(sa_pairs)
@@ -221,6 +229,8 @@ def _name_of(reward: Any) -> str:
 
 
 def _score_or_reason(reward: Any, what: str) -> Any:
+    if isinstance(reward, RewardFailedError):  # it says itself why there is none
+        return reward
     try:
         return finite_score(reward, what)
     except InputError as error:

@@ -9,6 +9,7 @@ result.json      held-out measurement: written last, so a run that has it is com
 verdict.json     what `burnish eval` found; credit.json: what `burnish credit` found
 choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
 report.html      what `burnish report` made of all that
+answers.jsonl    what judges said of answers, by a hash of the question: nothing is asked twice
 start.json       what the held-out prompts were answered before training
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
@@ -38,6 +39,7 @@ from burnish.text import without_secrets
 TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 RESULTS = ("result.json", "verdict.json", "credit.json")
+ANSWERS = "answers.jsonl"
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 

@@ -25,7 +25,7 @@ from burnish.models.policy_model import PolicyModel
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.runs.disk import inside
-from burnish.runs.run import PIPELINE, Run
+from burnish.runs.run import ANSWERS, PIPELINE, Run
 from burnish.show import terminal
 from burnish.show.comparison import who_won
 from burnish.stages.leaks import warn_of_leaks
@@ -116,6 +116,8 @@ def _verdict_of(
 ) -> Verdict:
     assert isinstance(trainer.config, TrainConfig)
     second = second_reward(trainer, trainer.config)
+    for computer in filter(None, (trainer.reward_computer, second)):
+        computer.keep_answers(run.path(ANSWERS))
     with terminal.busy(console, f"start and tuned model answer {len(prompts)} held-out prompts"):
         start = evaluate(trainer, prompts, start_model(trainer), second)
         tuned = evaluate(trainer, prompts, None, second)
