@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
+from burnish.rewards.classifier import ClassifierPart
 from burnish.rewards.ensemble import EnsemblePart
 from burnish.rewards.http import HttpPart
 from burnish.rewards.human import HumanPart
@@ -22,6 +23,7 @@ KINDS: dict[str, type[RewardPart]] = {
     "python": PythonPart,
     "http": HttpPart,
     "human": HumanPart,
+    "classifier": ClassifierPart,
 }
 
 
