@@ -7,9 +7,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from burnish.rewards.classifier import ClassifierPart
+from burnish.rewards.code import CodePart
 from burnish.rewards.ensemble import EnsemblePart
+from burnish.rewards.exact_match import ExactMatchPart
 from burnish.rewards.http import HttpPart
 from burnish.rewards.human import HumanPart
+from burnish.rewards.math import MathPart
 from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardPart
 from burnish.rewards.python import PythonPart
@@ -24,6 +27,9 @@ KINDS: dict[str, type[RewardPart]] = {
     "http": HttpPart,
     "human": HumanPart,
     "classifier": ClassifierPart,
+    "exact_match": ExactMatchPart,
+    "math": MathPart,
+    "code": CodePart,
 }
 
 
