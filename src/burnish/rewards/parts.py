@@ -12,6 +12,7 @@ from burnish.rewards.ensemble import EnsemblePart
 from burnish.rewards.exact_match import ExactMatchPart
 from burnish.rewards.http import HttpPart
 from burnish.rewards.human import HumanPart
+from burnish.rewards.judge import JudgePart
 from burnish.rewards.math import MathPart
 from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardPart
@@ -30,6 +31,7 @@ KINDS: dict[str, type[RewardPart]] = {
     "exact_match": ExactMatchPart,
     "math": MathPart,
     "code": CodePart,
+    "judge": JudgePart,
 }
 
 
