@@ -103,7 +103,7 @@ def test_equal_values_are_equal_however_they_are_written(equal, reference, respo
 def test_a_tower_of_powers_is_not_equal_and_not_waited_for(equal):
     started = time.monotonic()
     assert equal(asked("42", "7"), ["$9^{9^{9^{9}}}$", "7"]) == [0.0, 1.0]
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 50  # 3 seconds of a processor that others use too
 
 
 def test_math_runs_in_a_process_of_its_own(equal):
