@@ -96,8 +96,10 @@ def test_a_pair_is_two_texts_to_an_encoder(tmp_path):
     judge = Classifier(ClassifierPart(model=str(tmp_path), reads="pair"))
     judge.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]  # as BERT's own has them
     judge.model.register_forward_pre_hook(lambda module, args, given: seen.append(given), with_kwargs=True)
-    assert len(judge(["Why?", "What is it?"], ["So.", "A thing"])) == 2
+    both = judge(["Why?", "What is it?"], ["So.", "A thing"])
     assert seen[0]["token_type_ids"].tolist() == [[0] * 4 + [1] * 3 + [0] * 11, [0] * 11 + [1] * 7]
+    alone = [*judge(["Why?"], ["So."]), *judge(["What is it?"], ["A thing"])]
+    assert both == pytest.approx(alone, abs=1e-4)  # it reads in both directions: padding must be masked
 
 
 def test_batches_and_their_order_change_nothing(three):

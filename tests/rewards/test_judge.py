@@ -175,6 +175,11 @@ def test_what_stands_in_an_answer_is_not_filled_in(api):
     assert "from 1 (useless) to 9 (it" in api.asked[0]
 
 
+def test_a_request_has_the_fields_that_its_api_knows(api):
+    judge_of(api, request={"seed": 3, "max_tokens": None, "max_completion_tokens": 9})(["Why?"], ["So."])
+    assert api.bodies[0].keys() == {"model", "messages", "seed", "max_completion_tokens"}
+
+
 def test_a_template_of_ones_own(api, tmp_path):
     (tmp_path / "mine.txt").write_text("{prompt} | {response} | {reference} | {lowest}-{highest}")
     (tmp_path / "config.yaml").write_text(

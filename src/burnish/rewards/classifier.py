@@ -115,12 +115,14 @@ class Classifier:
     def _score(self, encoded: list[Mapping[str, list[int]]]) -> list[float]:
         import torch
 
-        if len(encoded) == 1:
-            batch = {name: torch.tensor([ids]) for name, ids in encoded[0].items()}
-        else:
-            batch = self.tokenizer.pad(encoded, padding_side="right", return_tensors="pt")
+        width, device = max(len(one["input_ids"]) for one in encoded), self.model.device
+        padding = {"input_ids": self.tokenizer.pad_token_id}  # masks and kinds of tokens are padded with 0
+        batch = {}
+        for name in encoded[0]:
+            rows = [one[name] + [padding.get(name, 0)] * (width - len(one[name])) for one in encoded]
+            batch[name] = torch.tensor(rows, device=device)  # [B, T]
         with torch.inference_mode():
-            logits = self.model(**{name: ids.to(self.model.device) for name, ids in batch.items()}).logits.float()
+            logits = self.model(**batch).logits.float()  # [B, L]
         return self._chosen(logits).tolist()
 
     def _chosen(self, logits: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class JudgePart(RewardPart):
     max_tokens: int = Field(512, ge=1, le=1_000_000)
     """Longest answer of the judge, with score_from: answer."""
     request: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0})
-    """More fields of each request, as the API knows them."""
+    """More fields of each request, as the API knows them. One that is null is left out of it."""
     timeout: float = Field(60.0, gt=0, le=3600)
     """Seconds for one question and its answer."""
     at_once: int = Field(4, ge=1, le=256)
@@ -187,7 +187,7 @@ class ApiJudge:
             body |= {"max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
         else:
             body |= {"max_tokens": self.part.max_tokens}
-        body |= self.part.request
+        body = {name: value for name, value in (body | self.part.request).items() if value is not None}
         question = [self.service.url, body, self.part.lowest, self.part.highest]
         known = self.answers.get(question)
         if known is not None:
