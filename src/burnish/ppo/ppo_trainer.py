@@ -223,6 +223,7 @@ class PPOTrainer:
         self.generator.agree_on_invocation(prompts)
         self.experience_buffer.clear()
         self.clock.reset()
+        self.reward_computer.take_costs()  # those of a measurement are not this step's
         return time.perf_counter()
 
     def _train_models(self) -> dict[str, float]:
@@ -240,11 +241,12 @@ class PPOTrainer:
     def _end_step(
         self, started: float, prompts: Sequence[str], sa_pairs: SAPairs, texts: list[str], rewards: Scores
     ) -> dict[str, Any]:
+        costs = self.reward_computer.take_costs()
         metrics: dict[str, Any] = step_metrics(sa_pairs, torch.tensor(rewards.totals), self.kl_coef)
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),
             "left_out": rewards.num_left_out,
-            **({"reward_costs": rewards.costs} if rewards.costs else {}),
+            **({"reward_costs": costs} if costs else {}),
             **({"tether_weight": self.estimator.used} if isinstance(self.estimator, Tether) else {}),
             "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
             **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},

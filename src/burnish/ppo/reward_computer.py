@@ -95,11 +95,10 @@ class RewardComputer:
             part_means |= {f"{part.name} {what}": n for what, n in getattr(part.reward, "remarks", {}).items()}
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
-        totals = [None if None in s else _weighted_sum(weights, s) for s in by_response]
-        return Scores(totals, part_means, self._costs())
+        return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
 
-    def _costs(self) -> dict[str, float]:
-        """What asking has cost since this was asked last, by part."""
+    def take_costs(self) -> dict[str, float]:
+        """What asking has cost since this was asked last, by part: calls, tokens."""
         asked = {part.name: part.reward.take_costs() for part in self.parts if hasattr(part.reward, "take_costs")}
         return {f"{name} {what}": number for name, costs in asked.items() for what, number in costs.items()}
 

@@ -17,22 +17,15 @@ LARGEST = 1e15  # of a reward: its square is summed over a batch in float32
 class Scores(list[Any]):
     """One reward per response, all checked: a number, or a list with one for each token; None where there is none."""
 
-    def __init__(
-        self,
-        rewards: Iterable[Any],
-        part_means: dict[str, float] | None = None,
-        costs: dict[str, float] | None = None,
-    ) -> None:
+    def __init__(self, rewards: Iterable[Any], part_means: dict[str, float] | None = None) -> None:
         super().__init__(rewards)
         self.part_means = part_means or {}
         """Mean score of each part of the reward, before its weight."""
-        self.costs = costs or {}
-        """What asking has cost: calls, tokens."""
         self.num_left_out = self.count(None)
 
     def at(self, places: Sequence[int]) -> Scores:
         """Those of some responses. How many were left out of the step stays known."""
-        chosen = Scores([self[n] for n in places], self.part_means, self.costs)
+        chosen = Scores([self[n] for n in places], self.part_means)
         chosen.num_left_out = self.num_left_out
         return chosen
 
