@@ -219,7 +219,7 @@ def test_it_sees_an_empty_folder_and_no_secrets(monkeypatch):
 def test_nothing_of_it_stays_behind_when_its_time_is_over():
     mark = f"burnish-left-behind-{os.getpid()}"
     program = (
-        "import os, sys\nif os.fork() == 0:\n    os.setsid()\n"
+        "import ctypes, os, sys\nctypes.CDLL(None).prctl(1, 0)\nif os.fork() == 0:\n    os.setsid()\n"  # on its own
         f"    os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60)', '{mark}'])\n"
         "import time; time.sleep(60)"
     )

@@ -48,7 +48,7 @@ class ExactMatchPart(RewardPart):
         self.check_prompts(prompts)
         wanted = [self._answer(str(reference_of(prompt)), self.extract_reference) for prompt in prompts]
         said = [self._answer(response, self.extract) for response in responses]
-        return [float(a is not None and a == b) for a, b in zip(said, wanted, strict=True)]
+        return [float(a == b) for a, b in zip(said, wanted, strict=True)]
 
     def check_prompts(self, prompts: Sequence[str]) -> None:
         check_references("exact_match", prompts)
