@@ -3,17 +3,21 @@ lines. docs/design.md says where each would go if it were to become part of burn
 """
 
 import io
+from typing import Literal
 
 import pytest
 import torch
 from rich.console import Console
 
-from burnish import PPOTrainer, SAPairs
+from burnish import PPOTrainer, SAPairs, TrainConfig
+from burnish.config.files import load_config
 from burnish.ppo.meanings import METRICS
 from burnish.ppo.samples import log_step
 from burnish.rewards.part import RewardPart
+from burnish.rewards.parts import KINDS
 from burnish.rollout.rollout import Rollout
 from burnish.runs.run import Run
+from burnish.runs.same_run import differences
 from burnish.show.page import report_page
 from burnish.show.terminal import StepProgress
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer
@@ -152,6 +156,27 @@ def test_a_kind_of_reward_from_outside_is_a_part_like_any_other(tmp_path):
     assert results["reward_parts"]["length"] == pytest.approx(sum(lengths) / len(lengths))
     with pytest.raises(ValueError, match="not this one"):
         config.reward_parts[0].check_prompts(["a forbidden prompt"])
+
+
+class FolderPart(RewardPart):
+    """One that stands in a folder."""
+
+    path_keys = model_keys = ("weights",)
+    kind: Literal["folder"] = "folder"
+    weights: str
+
+
+def test_a_kind_says_itself_which_of_its_keys_are_paths(tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "folder", FolderPart)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "config.yaml").write_text("prompts: p.txt\nreward: [{kind: folder, weights: here}]\n")
+    config = load_config(TrainConfig, tmp_path / "config.yaml")
+    assert config.reward_parts[0].weights == str(tmp_path / "here")
+    moved = config.model_copy(update={"reward": [FolderPart(weights=str(tmp_path / "there"))]})
+    before = config.model_dump(mode="json")
+    assert list(differences(before, moved)) == ["reward"]  # both could be there
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert differences(before, moved) == {}
 
 
 # ----------------------------------------------------------------------------------------------------- a rollout engine

@@ -68,7 +68,13 @@ def test_prompts_of_a_step_follow_from_seed_and_step():
 def test_every_metric_of_a_step_is_documented_and_finite():
     results = tiny_trainer().ppo_step(PROMPTS)
     numbers = {k for k, v in results.items() if isinstance(v, int | float)}
-    elsewhere = {"reward_parts", "sampler_gap", "flat_groups", "tether_weight"}  # of half precision, groups, tether
+    elsewhere = {
+        "reward_parts",
+        "reward_costs",
+        "sampler_gap",
+        "flat_groups",
+        "tether_weight",
+    }  # of half precision, groups, tether
     assert numbers | elsewhere == set(METRICS)
     assert all(abs(results[k]) < float("inf") for k in numbers)
     assert results["entropy"] > 0

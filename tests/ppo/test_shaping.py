@@ -8,8 +8,8 @@ from burnish import ConfigError, InputError, PPOConfig, PPOTrainer, RewardAdjust
 from burnish.data import Prompt
 from burnish.maths import combined_scores, overlong
 from burnish.models.adapter_files import save_adapter
-from burnish.models.reward_model import RewardEnsemble
 from burnish.ppo.reward_kl import RewardShaping
+from burnish.rewards.ensemble import RewardEnsemble
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 
 LENGTHS = tensor([3, 8, 10])

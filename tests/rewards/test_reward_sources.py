@@ -18,7 +18,7 @@ from burnish import InputError, RewardComputer, TrainConfig
 from burnish.data import Prompt
 from burnish.errors import RewardFailedError
 from burnish.ppo.reward_computer import WeightedReward
-from burnish.rewards import http as http_reward
+from burnish.rewards import service as service_module
 from burnish.rewards.http import HttpReward
 from burnish.rewards.human import HumanReward, paused
 from burnish.rewards.isolated import IsolatedFunction
@@ -220,7 +220,7 @@ def test_a_service_scores(service):
 )
 def test_services_that_misbehave(service, monkeypatch, path, message):
     monkeypatch.setattr(HttpReward, "retry_seconds", 0.0)
-    monkeypatch.setattr(http_reward, "MAX_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr(service_module, "MAX_ANSWER_BYTES", 2**20)
     started = time.monotonic()
     with pytest.raises(InputError, match=message):
         RewardComputer(HttpReward(f"{service}/{path}", seconds=0.5)).compute_rewards(["a", "b"], ["x", "y"])
@@ -246,7 +246,7 @@ def test_link_local_addresses_are_refused(monkeypatch, address):
     def connect(connection):
         connection.sock = Socket()
 
-    monkeypatch.setattr(http_reward.http.client.HTTPConnection, "connect", connect)
+    monkeypatch.setattr(service_module.http.client.HTTPConnection, "connect", connect)
     with pytest.raises(InputError, match="link-local"):
         HttpReward("http://judge")(["p"], ["r"])
 

@@ -1,10 +1,14 @@
 """The named rules, part by part, and how a config's reward is found."""
 
-import pytest
+import re
+from pathlib import Path
 
-from burnish import InputError, RewardComputer
+import pytest
+import yaml
+
+from burnish import InputError, RewardComputer, TrainConfig
 from burnish.rewards.part import Workshop
-from burnish.rewards.parts import part_of
+from burnish.rewards.parts import KINDS, part_of
 from burnish.rewards.rules import sentiment
 from burnish.rewards.tldr import TLDR_WEIGHTS, tldr, tldr_parts
 from burnish.rewards.words import rouge_l
@@ -121,3 +125,13 @@ def test_a_rule_s_name_from_python_goes_into_the_config():
 def test_a_folder_without_a_reward_model_is_refused_before_anything_is_loaded(tmp_path):
     with pytest.raises(InputError, match="holds no reward model; name the folder of a finished `burnish reward` run"):
         part_of(f"{tmp_path}/").check(Workshop())
+
+
+def test_the_examples_in_the_documentation_are_configs():
+    page = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
+    examples = [yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    seen = set()
+    for example in examples:
+        config = TrainConfig(**{"prompts": "p.txt"} | example)
+        seen |= {part.kind for part in config.all_reward_parts}
+    assert seen == set(KINDS)

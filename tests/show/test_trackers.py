@@ -29,7 +29,8 @@ def library(monkeypatch):
     return provide
 
 
-STEP = {"step": 4, "reward": 0.5, "kl": 1.0, "reward_parts": {"rule": 0.25}, "prompts": ["not a number"]}
+STEP = {"step": 4, "reward": 0.5, "kl": 1.0, "prompts": ["not a number"]}
+STEP |= {"reward_parts": {"rule": 0.25}, "reward_costs": {"judge calls": 8}}
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
@@ -46,7 +47,8 @@ def test_hosted_trackers_get_numbers_steps_and_one_identity(run, library, name):
     assert (first["name"], first["resume"], "id" in first) == ("mine", "allow", name == "wandb")
     assert first["config"]["model_name"] == "tiny"
     _, (numbers,), options = calls[1]
-    assert numbers == {"step": 4.0, "reward": 0.5, "kl": 1.0, "reward_parts/rule": 0.25}
+    parts = {"reward_parts/rule": 0.25, "reward_costs/judge calls": 8.0}
+    assert numbers == {"step": 4.0, "reward": 0.5, "kl": 1.0} | parts
     assert options == {"step": 4}
 
 

@@ -94,7 +94,7 @@ def start_paths_at(folder: Path, kind: type[ModelConfig], values: dict[str, Any]
             own = KINDS.get(str(part.get("kind"))) if isinstance(part, dict) else None
             for key in own.path_keys if own else ():
                 if isinstance(part.get(key), str):
-                    part[key] = _from(folder, part[key], is_data=key == "path")
+                    part[key] = _from(folder, part[key], is_data=True)
                 elif isinstance(part.get(key), list):
                     part[key] = [_from(folder, path, is_data=True) for path in map(str, part[key])]
 

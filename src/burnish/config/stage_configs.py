@@ -16,7 +16,7 @@ from burnish.errors import nearest
 from burnish.rewards.part import RewardPart
 from burnish.rewards.parts import AnyPart, parts_of
 
-COLUMNS = ("prompt", "reference", "completion", "chosen", "rejected", "response", "score")
+COLUMNS = ("prompt", "messages", "reference", "completion", "chosen", "rejected", "response", "score")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
@@ -67,8 +67,8 @@ class TrainConfig(PPOConfig, RunConfig):
     command = "train"
 
     prompts: Annotated[str, DATA]
-    """Prompts to train on: a .jsonl, .csv, .parquet or .txt file (one prompt per line), or a dataset's name. A relative
-    path in a config file starts at that file's folder (so do all other paths)."""
+    """Prompts to train on: a .jsonl, .json, .csv, .tsv, .parquet or .txt file (one prompt per line), or a dataset's
+    name. A relative path in a config file starts at that file's folder (so do all other paths)."""
     eval_prompts: Annotated[str | None, DATA] = None
     """Held-out prompts in a file of their own. Without it, `num_eval_prompts` are set aside from `prompts`."""
     eval_reward: Annotated[str | list[AnyPart] | None, PATH, MEASURED] = None
@@ -113,7 +113,8 @@ class SFTConfig(SupervisedConfig):
     stage = section = command = "sft"
 
     demonstrations: Annotated[str, DATA]
-    """Rows of `prompt` and `completion`: a .jsonl, .csv or .parquet file, or a dataset's name."""
+    """Rows of `prompt` and `completion`, or of `messages`, the last of them the assistant's: a .jsonl, .json, .csv,
+    .tsv or .parquet file, or a dataset's name."""
     eval_demonstrations: Annotated[str | None, DATA] = None
     """Held-out demonstrations. Without it, `num_eval_prompts` prompts are set aside."""
 
@@ -125,7 +126,8 @@ class RewardModelConfig(SupervisedConfig):
     section = "reward_model"
 
     preferences: Annotated[str | None, DATA] = None
-    """Rows of `prompt`, `chosen` and `rejected`: a .jsonl, .csv or .parquet file, or a dataset's name."""
+    """Rows of `prompt` (or `messages`), `chosen` and `rejected`: a .jsonl, .json, .csv, .tsv or .parquet file, or a
+    dataset's name."""
     scores: Annotated[str | None, DATA] = None
     """Rows of `prompt`, `response` and `score`: what people thought of single answers."""
     eval_preferences: Annotated[str | None, DATA] = None

@@ -1,6 +1,7 @@
 """Data in: prompts, demonstrations, preferences and human scores, from files, datasets or the bundled texts."""
 
 from burnish.data.bundled import bundled_demonstrations, bundled_preferences, bundled_sentiment, bundled_tldr
+from burnish.data.cells import problem_with
 from burnish.data.records import (
     Demonstration,
     Loaded,
@@ -14,7 +15,6 @@ from burnish.data.records import (
     messages_of,
     place_of,
     places_of,
-    problem_with,
     prompts_of,
     reference_of,
 )

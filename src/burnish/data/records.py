@@ -1,23 +1,21 @@
 """What rows mean: prompts, demonstrations, preferences and human scores.
 
-A prompt is text, or a chat's messages. Records that cannot be used are reported with place and reason, three of them
-and the count; with `skip_bad` they are dropped and counted instead.
+A prompt is text, or a chat's messages. A row may be a whole chat, `messages`, whose last turn is the answer. Records
+that cannot be used are reported with place and reason, three of them and the count; with `skip_bad` they are dropped
+and counted instead.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from burnish.data.cells import Messages, as_text, messages_in, number_of, text_of, value_of
 from burnish.data.rows import read_rows
-from burnish.errors import SHOWN_ERRORS, InputError, count, nearest, some_of
-
-ROLES = ("system", "user", "assistant", "tool")
-Messages = list[dict[str, str]]
+from burnish.errors import SHOWN_ERRORS, InputError, count, some_of
 
 
 class Prompt(str):
@@ -117,14 +115,22 @@ class Loaded(Generic[Record]):
 
 
 def load_prompts(source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False) -> Loaded[Prompt]:
-    """Field names: `prompt`, and `reference` where rules compare with one."""
-    names = {"prompt": "prompt", "reference": "reference"} | dict(fields or {})
+    """Field names: `prompt`, and `reference` where rules compare with one. Of a whole chat the assistant's last turn is
+    the reference.
+    """
+    names = {name: name for name in ("prompt", "messages", "reference")} | dict(fields or {})
 
     def prompt_of(values: Mapping[str, Any], place: str) -> Prompt:
         reference = values.get(names["reference"])
         if reference is not None and not isinstance(reference, str):
             raise InputError(f"{names['reference']!r} is of type {type(reference).__name__}, not text")
-        return _prompt(values, names["prompt"], place, reference)
+        if not _is_chat(values, names):
+            return _prompt(values, names["prompt"], place, reference)
+        messages = messages_in(values[names["messages"]], names["messages"])
+        if messages[-1]["role"] != "assistant":
+            return _prompt(values, names["messages"], place, reference)
+        prompt, answer = _chat(values, names["messages"], place)
+        return Prompt(prompt, place, prompt.messages, answer if reference is None else reference)
 
     return _load(source, prompt_of, skip_bad, "prompts", names["prompt"])
 
@@ -132,9 +138,11 @@ def load_prompts(source: str | Path, fields: Mapping[str, str] | None = None, sk
 def load_demonstrations(
     source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False
 ) -> Loaded[Demonstration]:
-    names = {"prompt": "prompt", "completion": "completion"} | dict(fields or {})
+    names = {name: name for name in ("prompt", "messages", "completion")} | dict(fields or {})
 
     def demonstration_of(values: Mapping[str, Any], place: str) -> Demonstration:
+        if _is_chat(values, names, instead_of="completion"):
+            return Demonstration(*_chat(values, names["messages"], place))
         return Demonstration(_prompt(values, names["prompt"], place), _answer(values, names["completion"]))
 
     return _load(source, demonstration_of, skip_bad, "demonstrations")
@@ -144,13 +152,16 @@ def load_preferences(
     source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False
 ) -> Loaded[Preference]:
     """Without a `prompt`, chosen and rejected must be whole chats; what they share is the prompt."""
-    names = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"} | dict(fields or {})
+    names = {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected", "messages": "messages"} | dict(
+        fields or {}
+    )
 
     def preference_of(values: Mapping[str, Any], place: str) -> Preference:
-        if names["prompt"] not in values and isinstance(values.get(names["chosen"]), list):
+        is_chat = _is_chat(values, names)
+        if names["prompt"] not in values and not is_chat and isinstance(values.get(names["chosen"]), list):
             prompt, chosen, rejected = _two_chats(values, names["chosen"], names["rejected"], place)
         else:
-            prompt = _prompt(values, names["prompt"], place)
+            prompt = _prompt(values, names["messages" if is_chat else "prompt"], place)
             chosen, rejected = _judged(values, names["chosen"]), _judged(values, names["rejected"])
         if chosen.strip() == rejected.strip():
             raise InputError("chosen and rejected are the same answer, so nothing was preferred")
@@ -160,11 +171,13 @@ def load_preferences(
 
 
 def load_scores(source: str | Path, fields: Mapping[str, str] | None = None, skip_bad: bool = False) -> Loaded[Scored]:
-    names = {"prompt": "prompt", "response": "response", "score": "score"} | dict(fields or {})
+    names = {name: name for name in ("prompt", "messages", "response", "score")} | dict(fields or {})
 
     def scored_of(values: Mapping[str, Any], place: str) -> Scored:
+        if _is_chat(values, names, instead_of="response"):
+            return Scored(*_chat(values, names["messages"], place), number_of(values, names["score"]))
         prompt, response = _prompt(values, names["prompt"], place), _judged(values, names["response"])
-        return Scored(prompt, response, _number(values, names["score"]))
+        return Scored(prompt, response, number_of(values, names["score"]))
 
     return _load(source, scored_of, skip_bad, "scores")
 
@@ -202,47 +215,36 @@ def _load(
 # ---------------------------------------------------------------------------------------------------- single values
 
 
-def problem_with(text: str) -> str | None:
-    """Why no model could read this text, or None."""
-    if not text.strip():
-        return "is empty; a model needs at least one word to continue"
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        return "holds half of a character (a lone surrogate such as \\ud83d); cut it elsewhere"
-    return None
-
-
-def _value(values: Mapping[str, Any], name: str) -> Any:
-    if name not in values:
-        hint = nearest(name, values) or f"; there is {', '.join(map(str, values)) or 'nothing':.80}"
-        raise InputError(f"no key {name!r}{hint} (`fields` in the config maps other names)")
-    return values[name]
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{name!r} is of type {type(value).__name__}, not text")
-    problem = problem_with(value)
-    if problem:
-        raise InputError(f"{name!r} {problem}")
-    return value
-
-
 def _prompt(values: Mapping[str, Any], name: str, place: str, reference: str | None = None) -> Prompt:
-    value = _value(values, name)
+    value = value_of(values, name)
     if not isinstance(value, list):
-        return Prompt(_text(value, name), place, None, reference)
-    messages = _messages(value, name)
+        return Prompt(text_of(value, name), place, None, reference)
+    messages = messages_in(value, name)
     if messages[-1]["role"] == "assistant":
         raise InputError(f"{name!r} ends in an assistant's message; the assistant speaks next, so it must end before")
     return Prompt(as_text(messages), place, messages, reference)
 
 
+def _is_chat(values: Mapping[str, Any], names: Mapping[str, str], instead_of: str = "prompt") -> bool:
+    """A conversation where a column of its own is missing."""
+    return names[instead_of] not in values and names["messages"] in values
+
+
+def _chat(values: Mapping[str, Any], name: str, place: str) -> tuple[Prompt, str]:
+    """A whole chat: the assistant's last turn is the answer, and all before it the prompt."""
+    messages, answer = messages_in(values[name], name)[:-1], _answer(values, name)
+    if not messages:
+        raise InputError(f"{name!r} is one message; before the assistant's answer there must be what it answers")
+    return _prompt({name: messages}, name, place), answer
+
+
 def _answer(values: Mapping[str, Any], name: str) -> str:
-    """An answer as text, or as the last message of a chat."""
-    value = _value(values, name)
+    """An answer as text, as a message, or as the last message of a chat."""
+    value = value_of(values, name)
+    value = [value] if isinstance(value, Mapping) else value
     if not isinstance(value, list):
-        return _text(value, name)
-    last = _messages(value, name)[-1]
+        return text_of(value, name)
+    last = messages_in(value, name)[-1]
     if last["role"] != "assistant":
         raise InputError(f"{name!r} ends in a message of the {last['role']}, not of the assistant")
     return last["content"]
@@ -250,49 +252,16 @@ def _answer(values: Mapping[str, Any], name: str) -> str:
 
 def _judged(values: Mapping[str, Any], name: str) -> str:
     """An answer that people judged. A model may have said nothing, and they may have thought little of it."""
-    value = _value(values, name)
+    value = value_of(values, name)
     return "" if isinstance(value, str) and not value.strip() else _answer(values, name)
 
 
 def _two_chats(values: Mapping[str, Any], chosen: str, rejected: str, place: str) -> tuple[Prompt, str, str]:
     """Two whole chats: all messages but the last are the prompt, and must be the same."""
-    a, b = (_messages(_value(values, name), name) for name in (chosen, rejected))
+    a, b = (messages_in(value_of(values, name), name) for name in (chosen, rejected))
     if a[:-1] != b[:-1] or not a[:-1]:
         raise InputError(f"without a prompt, {chosen!r} and {rejected!r} must be chats that differ in the last message")
     return Prompt(as_text(a[:-1]), place, a[:-1]), _answer(values, chosen), _answer(values, rejected)
-
-
-def _messages(value: Any, name: str) -> Messages:
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{name!r} is not a list of chat messages")
-    messages = []
-    for number, message in enumerate(value, 1):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise InputError(f"message {number} of {name!r} is not of the form {{role: ..., content: ...}}")
-        if message["role"] not in ROLES:
-            raise InputError(
-                f"message {number} of {name!r} has the role {message['role']!r:.40}, not {', '.join(ROLES)}"
-            )
-        messages.append({"role": message["role"], "content": _text(message["content"], f"{name}: message {number}")})
-    return messages
-
-
-def as_text(messages: Messages) -> str:
-    """A chat as a person reads it: one message needs no name."""
-    if len(messages) == 1:
-        return messages[0]["content"]
-    return "\n".join(f"{m['role']}: {m['content']}" for m in messages)
-
-
-def _number(values: Mapping[str, Any], name: str) -> float:
-    value = _value(values, name)
-    try:  # a CSV file knows text only
-        number = float(value) if not isinstance(value, bool) else math.nan
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(f"{name!r} is {json.dumps(value, default=str)[:40]}, not a finite number")
-    return number
 
 
 def prompts_of(records: Iterable[Any]) -> list[str]:

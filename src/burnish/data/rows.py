@@ -1,6 +1,7 @@
 """Rows out of files and datasets, each with the place it came from.
 
-JSONL, CSV and Parquet files, plain text (one prompt per line), and datasets by name through the `datasets` library.
+JSON, JSONL, CSV, TSV and Parquet files, plain text (one prompt per line), and datasets by name through the `datasets`
+library.
 Nothing here knows what the rows are for; `records.py` does.
 """
 
@@ -18,7 +19,8 @@ from typing import Any
 from burnish.data.hub import ask_no_hub, hub_answers
 from burnish.errors import InputError
 
-FILES = (".jsonl", ".csv", ".parquet", ".txt")
+FILES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt")
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 MAX_CSV_FIELD = 2**31 - 1  # a post can be longer than the csv module's own limit
 
 
@@ -39,17 +41,15 @@ def read_rows(source: str | Path, text_column: str = "prompt") -> Iterator[Row]:
     path = Path(source)
     if path.suffix == ".jsonl":
         yield from _jsonl(path)
-    elif path.suffix == ".csv":
-        yield from _csv(path)
+    elif path.suffix == ".json":
+        yield from _json(path)
+    elif path.suffix in (".csv", ".tsv"):
+        yield from _csv(path, tuple(SEPARATORS) if path.suffix == ".csv" else ("\t",))
     elif path.suffix == ".txt":
         yield from (Row(f"{path}:{n}", {text_column: line}) for n, line in enumerate(_lines(path), 1) if line.strip())
     elif path.suffix == ".parquet":
         yield from _dataset(str(path), _parquet(path))
-    elif (
-        path.suffix
-        and not path.is_dir()
-        and (path.is_file() or re.fullmatch(r"\.(json|tsv|xlsx?|gz|zip)", path.suffix))
-    ):
+    elif path.suffix and not path.is_dir() and (path.is_file() or re.fullmatch(r"\.(xlsx?|gz|zip)", path.suffix)):
         raise InputError(f"{path}: data comes as {', '.join(FILES)} or as a dataset's name, not as {path.suffix}")
     else:
         yield from _dataset(str(source), _named_dataset(str(source)))
@@ -78,15 +78,43 @@ def _jsonl(path: Path) -> Iterator[Row]:
         except (ValueError, RecursionError) as error:
             yield Row(place, None, f"not valid JSON ({getattr(error, 'msg', 'nested too deeply')})")
             continue
-        if isinstance(values, dict):
-            yield Row(place, values)
-        else:
-            yield Row(place, None, f'a {type(values).__name__}, not an object such as {{"prompt": ...}}')
+        yield _object(place, values)
 
 
-def _csv(path: Path) -> Iterator[Row]:
+def _object(place: str, values: Any) -> Row:
+    if isinstance(values, dict):
+        return Row(place, values)
+    return Row(place, None, f'a {type(values).__name__}, not an object such as {{"prompt": ...}}')
+
+
+def _json(path: Path) -> Iterator[Row]:
+    """A list of objects, one after the other, so that each has its line; or objects without a list around them, as
+    JSONL has them.
+    """
+    text = "\n".join(_lines(path))
+    decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
+    start = len(text) - len(text.lstrip())
+    is_list = text.startswith("[", start)
+    here = between.match(text, start + is_list).end()  # type: ignore[union-attr]
+    while here < len(text) and not (is_list and text[here] == "]"):
+        place = f"{path}:{text.count(chr(10), 0, here) + 1}"
+        try:
+            values, end = decoder.raw_decode(text, here)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", "nested too deeply")
+            yield Row(place, None, f"not valid JSON from here on ({reason})", rest_is_lost=True)
+            return
+        here = between.match(text, end).end()  # type: ignore[union-attr]
+        yield _object(place, values)
+    if is_list and not text[here:].strip():
+        yield Row(f"{path}:{text.count(chr(10)) + 1}", None, "the list is not closed: its end is missing", True)
+
+
+def _csv(path: Path, separators: tuple[str, ...]) -> Iterator[Row]:
     csv.field_size_limit(MAX_CSV_FIELD)
-    reader = csv.reader(io.StringIO("\n".join(_lines(path)), newline=""), strict=True)
+    text = "\n".join(_lines(path))
+    separator = _separator(path, text, separators)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     header: list[str] = []
     first = 1  # a row's first line: a quoted field may span several
     while True:
@@ -108,6 +136,24 @@ def _csv(path: Path) -> Iterator[Row]:
             yield Row(place, None, f"{len(cells)} fields, but the header has {len(header)}")
         else:
             yield Row(place, dict(zip(header, cells, strict=True)))
+
+
+def _separator(path: Path, text: str, known: tuple[str, ...]) -> str:
+    """What the header's columns are separated by. A comma where it could be several; a single column needs none."""
+    header = next((line for line in text.split("\n") if line.strip()), "")
+    widths = {own: len(next(csv.reader([header], delimiter=own), [])) for own in known}
+    if widths[known[0]] > 1 or max(widths.values()) == 1:
+        if max(widths.values()) == 1 and re.search(r"\w\s*[^\w\s'\"().-]\s*\w", header):
+            names = " or ".join(SEPARATORS[own] for own in known)
+            raise InputError(
+                f"{path}: its header is one column, {header[:80]!r}; columns are separated by a {names} here"
+            )
+        return known[0]
+    found = [own for own, width in widths.items() if width > 1]
+    if len(found) > 1:
+        names = " or ".join(SEPARATORS[own] for own in found)
+        raise InputError(f"{path}: its columns may be separated by a {names}; separate them by commas")
+    return found[0]
 
 
 # ------------------------------------------------------------------------------------------------------ datasets

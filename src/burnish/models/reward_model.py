@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from burnish.decoder.decoder import context_length
 from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
-from burnish.maths import combined_scores
 from burnish.models.adapter_files import load_adapter
 from burnish.models.role import ScalarModel
 from burnish.sa_pairs.table import SAPairs
@@ -34,6 +33,11 @@ class RewardModel(ScalarModel):
         self.trained = False
         nn.init.normal_(self.head.weight, std=(base.hidden_size + 1) ** -0.5)
         nn.init.zeros_(self.head.bias)
+
+    @property
+    def models(self) -> list[RewardModel]:
+        """Itself: what a reward of several models is asked too."""
+        return [self]
 
     def mark_trained(self) -> None:
         """Says that the head has learned something; whoever trained it calls this."""
@@ -57,11 +61,6 @@ class RewardModel(ScalarModel):
     def judge(self, sa_pairs: SAPairs) -> Tensor:
         """Scores without gradient.  -> [B]"""
         return self.score(sa_pairs)
-
-    @property
-    def members(self) -> list[RewardModel]:
-        """Itself, as an ensemble of one."""
-        return [self]
 
     @torch.no_grad()
     def normalise(self, mean: float, std: float) -> None:
@@ -108,27 +107,3 @@ class RewardModel(ScalarModel):
         self.load_head(Path(folder))
         self.trained = True
         return self
-
-
-class RewardEnsemble:
-    """Several reward models on the one base, whose scores are combined: `mean`, `worst` or `cautious`."""
-
-    def __init__(self, members: Sequence[RewardModel], combine: str = "cautious", caution: float = 0.5) -> None:
-        self.members = list(members)
-        self.combine = combine
-        self.caution = caution
-        self.disagreement = 0.0
-        """Mean standard deviation among the members, over the responses scored last."""
-
-    def judge(self, sa_pairs: SAPairs) -> Tensor:
-        """One score per response, without gradient.  -> [B]"""
-        return self._combined(torch.stack([member.judge(sa_pairs) for member in self.members]))
-
-    def compute_rewards(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
-        """Scores of texts, as each member would read them."""
-        by_member = [member.compute_rewards(prompts, responses) for member in self.members]
-        return self._combined(torch.tensor(by_member)).tolist()
-
-    def _combined(self, scores: Tensor) -> Tensor:
-        self.disagreement = float(scores.std(0, correction=0).mean())
-        return combined_scores(scores, self.combine, self.caution)

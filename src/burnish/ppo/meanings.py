@@ -29,6 +29,12 @@ METRICS: dict[str, Metric] = {
         "0",
         "above 0: look at the warnings, and at the reward with `burnish reward-test`",
     ),
+    "reward_costs": Metric(
+        "What the parts of the reward that cost something have cost in this step: calls to a judge, and tokens as its "
+        "service counts them. Answers that were kept cost nothing.",
+        "calls: one to a response, two where answers are compared",
+        "-",
+    ),
     "reward_std": Metric(
         "Standard deviation of the scores within the step.", "clearly above 0", "near 0: nothing to tell apart"
     ),

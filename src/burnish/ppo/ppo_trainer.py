@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from burnish.errors import DivergedError, InputError
 from burnish.maths import linear_decay
 from burnish.models.adapter_files import adapter_folder, load_adapter, save_to_run
 from burnish.models.policy_model import PolicyModel
-from burnish.models.reward_model import RewardEnsemble, RewardModel
+from burnish.models.reward_model import RewardModel
 from burnish.models.sft_model import SFTModel
 from burnish.models.value_model import ValueModel
 from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, StatefulEstimator, TDError
@@ -127,7 +128,7 @@ class PPOTrainer:
 
     def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
-        workshop = Workshop(self.config.reward_timeout, self._reward_model, self._ensemble)
+        workshop = Workshop(self.config.reward_timeout, self._reward_model, self._start_answers)
         return RewardComputer(weighted(parts, workshop), self.base.tokenizer, self.clock)
 
     def _reward_model(self, path: str) -> RewardModel:
@@ -136,8 +137,15 @@ class PPOTrainer:
         self.setup.add_adapter(adapter)
         return RewardModel(self.base, self.setup.encoder.encode, adapter).load(adapter_folder(path, "reward"))
 
-    def _ensemble(self, paths: list[str], combine: str, caution: float) -> RewardEnsemble:
-        return RewardEnsemble([self._reward_model(path) for path in paths], combine, caution)
+    def _start_answers(self, prompts: Sequence[str]) -> list[str]:
+        """The most likely ones of the model that training starts from."""
+        start = PolicyModel(self.base, self.sft_model.adapter, self.config.temperature)
+        greedy = replace(self.generator.sampler, greedy=True)
+        size, texts = self.config.batch_size, []
+        for first in range(0, len(prompts), size):
+            batch = list(prompts[first : first + size])
+            texts += self.generator.generate_sequences(batch, sampler=greedy, speaker=start)[1]
+        return texts
 
     def _start_from_sft(self, folder: Path) -> None:
         """The SFT adapter twice: frozen as the reference, and as the policy's start."""
@@ -195,6 +203,7 @@ class PPOTrainer:
         self.generator.agree_on_invocation(prompts)
         self.experience_buffer.clear()
         self.clock.reset()
+        self.reward_computer.take_costs()  # those of a measurement are not this step's
         return time.perf_counter()
 
     def _train_models(self) -> dict[str, float]:
@@ -212,11 +221,13 @@ class PPOTrainer:
     def _end_step(
         self, started: float, prompts: Sequence[str], sa_pairs: SAPairs, texts: list[str], rewards: Scores
     ) -> dict[str, Any]:
+        costs = self.reward_computer.take_costs()
         metrics: dict[str, Any] = step_metrics(sa_pairs, torch.tensor(rewards.totals), self.kl_coef)
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),
             "left_out": rewards.num_left_out,
             **(self.estimator.metrics() if isinstance(self.estimator, StatefulEstimator) else {}),
+            **({"reward_costs": costs} if costs else {}),
             "learning_rate": self.model_trainer.updates["policy"].learning_rate_now,
             **{f"{name}_updates": own.role.num_updates for name, own in self.model_trainer.updates.items()},
             "buffer_mb": self.experience_buffer.nbytes / 2**20,

@@ -8,18 +8,18 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
-from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.part import Judge, RewardFunction, RewardPart, Workshop
 from burnish.rewards.parts import labels_of
 from burnish.text import visible
 
 if TYPE_CHECKING:  # they bring torch, which a reward that is a function does without
-    from burnish.models.reward_model import RewardEnsemble, RewardModel
     from burnish.sa_pairs.table import SAPairs
 
 RETRIES = 1
@@ -31,7 +31,7 @@ class WeightedReward:
     """One part of a reward, and what its score is multiplied with."""
 
     name: str
-    reward: RewardFunction | RewardModel | RewardEnsemble
+    reward: RewardFunction | Judge
     weight: float = 1.0
 
 
@@ -48,13 +48,13 @@ class RewardComputer:
 
     def __init__(
         self,
-        reward: RewardFunction | RewardModel | RewardEnsemble | Sequence[WeightedReward],
+        reward: RewardFunction | Judge | Sequence[WeightedReward],
         tokenizer: Any = None,
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
         given: Any = reward
-        parts = [WeightedReward(_name_of(given), given)] if _is_model(given) or callable(given) else given
+        parts = [WeightedReward(_name_of(given), given)] if isinstance(given, Judge) or callable(given) else given
         if not all(isinstance(part, WeightedReward) for part in parts):
             raise InputError(
                 f"a reward from Python is a function f(prompts, responses) or a RewardModel, not {reward!r:.60}; a "
@@ -73,8 +73,9 @@ class RewardComputer:
         return " + ".join(f"{p.weight:g} {p.name}" for p in self.parts)
 
     @property
-    def models(self) -> list[RewardModel]:
-        return [model for part in self.parts for model in getattr(part.reward, "members", ())]
+    def models(self) -> list[Any]:
+        """All reward models that it asks."""
+        return [model for part in self.parts if isinstance(part.reward, Judge) for model in part.reward.models]
 
     @timed
     def compute_rewards(
@@ -91,11 +92,21 @@ class RewardComputer:
             raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         part_means = {name: fmean(Scores(own).at(scored).totals) for name, own in by_part.items() if scored}
         for part in self.parts:
-            if hasattr(part.reward, "disagreement"):
-                part_means[f"{part.name} disagreement"] = part.reward.disagreement
+            part_means |= {f"{part.name} {what}": n for what, n in getattr(part.reward, "remarks", {}).items()}
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
         return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
+
+    def take_costs(self) -> dict[str, float]:
+        """What asking has cost since this was asked last, by part: calls, tokens."""
+        asked = {part.name: part.reward.take_costs() for part in self.parts if hasattr(part.reward, "take_costs")}
+        return {f"{name} {what}": number for name, costs in asked.items() for what, number in costs.items()}
+
+    def keep_answers(self, file: Path) -> None:
+        """In a run: what need not be asked again after a resume is kept in this file."""
+        for part in self.parts:
+            if hasattr(part.reward, "keep_answers"):
+                part.reward.keep_answers(file)
 
     def compute_parts(
         self, prompts: Sequence[str], generated_texts: Sequence[str], sa_pairs: SAPairs | None = None
@@ -125,7 +136,7 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        if self.strict or len(prompts) == 1 or _is_model(part.reward):
+        if self.strict or len(prompts) == 1 or isinstance(part.reward, Judge):
             raise failure
         if scores is None:
             warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
@@ -171,7 +182,7 @@ class RewardComputer:
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward: Any = part.reward
-        if _is_model(reward):
+        if isinstance(reward, Judge):
             return reward.compute_rewards(prompts, texts) if sa_pairs is None else reward.judge(sa_pairs)
         try:
             takes_tokens = getattr(reward, "takes_tokens", None)
@@ -209,16 +220,13 @@ def only_scored(
     return prompts, texts, sa_pairs.select(scored), rewards.at(scored)
 
 
-def _is_model(reward: Any) -> bool:
-    """A reward model, or several of them."""
-    return hasattr(reward, "members")
-
-
 def _name_of(reward: Any) -> str:
     return getattr(reward, "__name__", type(reward).__name__)
 
 
 def _score_or_reason(reward: Any, what: str) -> Any:
+    if isinstance(reward, RewardFailedError):  # it says itself why there is none
+        return reward
     try:
         return finite_score(reward, what)
     except InputError as error:

@@ -1,12 +1,10 @@
-"""Learned judges as a reward: one, or several that have to agree."""
+"""A learned judge as a reward."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import Field
 
 from burnish.errors import InputError
 from burnish.rewards.part import RewardPart, Workshop
@@ -32,7 +30,7 @@ class JudgedPart(RewardPart):
 class ModelPart(JudgedPart):
     """A reward model that `burnish reward` trained."""
 
-    path_keys = ("path",)
+    path_keys = model_keys = ("path",)
     kind: Literal["model"] = "model"
     path: str
     """Folder of the reward run, or of its adapter."""
@@ -44,28 +42,6 @@ class ModelPart(JudgedPart):
     def make(self, workshop: Workshop) -> Any:
         assert workshop.reward_model is not None
         return workshop.reward_model(self.path)
-
-
-class EnsemblePart(JudgedPart):
-    """Several reward models, trained with different seeds or on different judgements. What only one of them likes is
-    more likely to be its mistake than a better answer.
-    """
-
-    path_keys = ("paths",)
-    kind: Literal["ensemble"] = "ensemble"
-    paths: list[str] = Field(min_length=2)
-    """Folders of the reward runs, or of their adapters."""
-    combine: Literal["mean", "worst", "cautious"] = "cautious"
-    """`mean`; `worst`: the lowest score counts; `cautious`: the mean, less `caution` times the variance among them."""
-    caution: float = Field(0.5, ge=0)
-
-    @property
-    def judges(self) -> list[str]:
-        return self.paths
-
-    def make(self, workshop: Workshop) -> Any:
-        assert workshop.ensemble is not None
-        return workshop.ensemble(self.paths, self.combine, self.caution)
 
 
 def _adapter(path: str) -> Path:

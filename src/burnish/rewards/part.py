@@ -9,13 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict
 
 RewardFunction = Callable[..., Sequence[Any]]
 """f(prompts, responses) -> one number per response. A function with a third parameter `tokens` also gets the tokens of
 each response as text (the stop token included), and may return one list of numbers per response, one for each token."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """What reads a response's tokens where they are at hand, and not its text: a RewardModel, or several as one."""
+
+    @property
+    def models(self) -> Sequence[Any]:
+        """The reward models on the shared base that it asks."""
+
+    def judge(self, sa_pairs: Any) -> Any:
+        """One score per response, without gradient.  -> [B]"""
+
+    def compute_rewards(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
+        """Of texts from elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +41,8 @@ class Workshop:
     """Time limit for one batch (`reward_timeout`)."""
     reward_model: Callable[[str], Any] | None = None
     """Loads a reward model from its folder onto the shared base; None while no base is loaded."""
-    ensemble: Callable[[list[str], str, float], Any] | None = None
-    """And several as one, by how they are combined."""
+    start_answers: Callable[[Sequence[str]], list[str]] | None = None
+    """What the model that training starts from would answer; None while no base is loaded."""
 
 
 class RewardPart(BaseModel):
@@ -39,6 +54,8 @@ class RewardPart(BaseModel):
 
     path_keys: ClassVar[tuple[str, ...]] = ()
     """Its keys that name something on disk: a relative path in a config file starts at that file's folder."""
+    model_keys: ClassVar[tuple[str, ...]] = ()
+    """Those of them that name models: a folder that is gone when a run is resumed has been moved, and is no other."""
 
     kind: str
     """Which class it is."""
@@ -46,7 +63,7 @@ class RewardPart(BaseModel):
     """What this part's score is multiplied with before the parts are added. May be negative."""
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         """Its name in metrics and tables."""
         return self.kind
 
@@ -55,8 +72,18 @@ class RewardPart(BaseModel):
         """Folders of the reward models that it asks."""
         return []
 
+    @property
+    def needs_base(self) -> bool:
+        """Whether it scores with the base model at hand only."""
+        return bool(self.judges)
+
     def make(self, workshop: Workshop) -> Any:
-        """What scores: a RewardFunction, or a RewardModel."""
+        """What scores: a RewardFunction, or a Judge. It may have more to it:
+
+        remarks         numbers by name about the responses scored last, logged beside its mean score
+        take_costs()    numbers by name: what it has cost since it was asked last
+        keep_answers()  takes the file of a run in which it keeps what it need not ask again
+        """
         raise NotImplementedError
 
     def check(self, workshop: Workshop) -> RewardFunction | None:

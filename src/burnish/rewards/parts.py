@@ -6,9 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
+from burnish.rewards.classifier import ClassifierPart
+from burnish.rewards.code import CodePart
+from burnish.rewards.ensemble import EnsemblePart
+from burnish.rewards.exact_match import ExactMatchPart
 from burnish.rewards.http import HttpPart
 from burnish.rewards.human import HumanPart
-from burnish.rewards.model import EnsemblePart, ModelPart
+from burnish.rewards.judge import JudgePart
+from burnish.rewards.math import MathPart
+from burnish.rewards.model import ModelPart
 from burnish.rewards.part import RewardPart
 from burnish.rewards.python import PythonPart
 from burnish.rewards.rule import RulePart
@@ -21,6 +27,11 @@ KINDS: dict[str, type[RewardPart]] = {
     "python": PythonPart,
     "http": HttpPart,
     "human": HumanPart,
+    "classifier": ClassifierPart,
+    "exact_match": ExactMatchPart,
+    "math": MathPart,
+    "code": CodePart,
+    "judge": JudgePart,
 }
 
 
@@ -38,7 +49,10 @@ def _part_of_kind(given: Any) -> Any:
 
 
 def _problem(item: Any) -> str:
-    key, sentence = str(item["loc"][-1]), item["msg"].removeprefix("Value error, ")
+    sentence = item["msg"].removeprefix("Value error, ")
+    if not item["loc"]:  # keys that do not go together
+        return sentence
+    key = str(item["loc"][-1])
     if item["type"] == "extra_forbidden":
         return f"unknown key {key!r}"
     if item["type"] == "missing":
@@ -69,6 +83,6 @@ def parts_of(reward: str | list[RewardPart]) -> list[RewardPart]:
 
 def labels_of(parts: list[RewardPart]) -> list[str]:
     """The parts' names; a second one of the same name gets a number: `model`, `model_2`."""
-    names = [part.label for part in parts]
+    names = [part.title for part in parts]
     seen = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name}_{count + 1}" if count else name for name, count in zip(names, seen, strict=True)]

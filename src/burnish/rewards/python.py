@@ -23,7 +23,7 @@ class PythonPart(RewardPart):
     """`file.py:name`."""
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return self._address[1]
 
     @property

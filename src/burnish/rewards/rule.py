@@ -21,7 +21,7 @@ class RulePart(RewardPart):
     """The rule's own settings, such as {low: 8, high: 30}."""
 
     @property
-    def label(self) -> str:
+    def title(self) -> str:
         return self.name
 
     def make(self, workshop: Workshop) -> RewardFunction:

@@ -8,6 +8,7 @@ process without which this one ends.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import inspect
 import json
@@ -82,8 +83,12 @@ def _leave_with(trainer: int) -> None:
 
 
 def python_function(address: str) -> Callable[..., Any]:
-    """`file.py:name`: runs the file as a module of its own, which may import its neighbours, and takes the function."""
+    """`file.py:name`: runs the file as a module of its own, which may import its neighbours, and takes the function.
+    burnish's own that run here are given by their module.
+    """
     file_name, _, name = address.rpartition(":")
+    if file_name.startswith("burnish.") and not file_name.endswith(".py"):
+        return getattr(importlib.import_module(file_name), name)
     file = Path(file_name)
     if not file.is_file():
         raise InputError(f"reward file {file} does not exist")

@@ -10,6 +10,7 @@ verdict.json     what `burnish eval` found; credit.json: what `burnish credit` f
 choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
 report.html      what `burnish report` made of all that
 answers.json     the most likely answers of base, start and tuned model to a few held-out prompts
+judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
 start.json       what the held-out prompts were answered before training
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
@@ -39,6 +40,7 @@ from burnish.text import without_secrets
 TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves which was killed before it began
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 RESULTS = ("result.json", "verdict.json", "answers.json", "credit.json")
+JUDGEMENTS = "judgements.jsonl"
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from burnish.config.keys import DATA, FIXED, PLACE, RUN, VERDICT, marked
 from burnish.config.model_config import ModelConfig
 from burnish.data import Split
 from burnish.errors import InputError
+from burnish.rewards.parts import KINDS
 from burnish.runs.run import Run
 
 # Parts of a run's identity: without these it is another run; with other ones of those, its last bits may differ.
@@ -111,8 +113,9 @@ def _same(then: Any, now: Any, is_path: bool = False) -> bool:
     if isinstance(then, list) and isinstance(now, list):
         return len(then) == len(now) and all(_same(a, b, is_path) for a, b in zip(then, now, strict=True))
     if isinstance(then, dict) and isinstance(now, dict):
-        paths = {"model": "path", "ensemble": "paths"}.get(str(then.get("kind")))
-        return then.keys() == now.keys() and all(_same(then[k], now[k], k == paths) for k in then)
+        kind = KINDS.get(str(then.get("kind")))  # a part of a reward
+        paths = kind.model_keys if kind else ()
+        return then.keys() == now.keys() and all(_same(then[k], now[k], k in paths) for k in then)
     return then == now
 
 
@@ -156,7 +159,15 @@ def fingerprint_of_files(files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         try:
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            known = file.stat()
+            digest.update(_digest(file, known.st_mtime_ns, known.st_size))
         except OSError as error:
             raise InputError(f"cannot read {file}: {error.strerror}") from None
     return digest.hexdigest()[:32]
+
+
+@cache
+def _digest(file: Path, changed: int, size: int) -> bytes:
+    """Of a file as it is now; weights may be large, and are asked about more than once."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").digest()

@@ -9,7 +9,7 @@ from burnish.evaluation.credit import Credit, measure_credit
 from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.ppo.advantage import StatefulEstimator
 from burnish.ppo.ppo_trainer import PPOTrainer
-from burnish.runs.run import Run
+from burnish.runs.run import JUDGEMENTS, Run
 from burnish.show import terminal
 from burnish.show.credit import CREDITED, credit_sentence
 from burnish.stages.evaluate import HeldOut
@@ -24,6 +24,7 @@ def measure_run(console: Console, held_out: HeldOut, num_prompts: int, positions
     with run.lock():
         with terminal.busy(console, terminal.loading(config)):
             trainer = _as_it_ended(PPOTrainer(config), run)
+            trainer.reward_computer.keep_answers(run.path(JUDGEMENTS))
         task = f"continuing {len(prompts)} responses {continuations} times from each of {2 * positions} states"
         with terminal.busy(console, task):
             credit = measure_credit(trainer, prompts, positions, continuations)

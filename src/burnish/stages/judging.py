@@ -15,7 +15,7 @@ from burnish.models.adapter_files import load_adapter
 from burnish.models.policy_model import PolicyModel
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
-from burnish.runs.run import Run
+from burnish.runs.run import JUDGEMENTS, Run
 from burnish.show import terminal
 from burnish.stages.evaluate import HeldOut, write_verdict
 from burnish.stages.leaks import warn_of_leaks
@@ -29,6 +29,8 @@ def judge_run(console: Console, held_out: HeldOut, best_of: int, ask: int, choos
         trainer = PPOTrainer(config)
         load_adapter(trainer.base, "policy", run.policy_folder)
     second = second_reward(trainer, config)
+    for computer in filter(None, (trainer.reward_computer, second)):
+        computer.keep_answers(run.path(JUDGEMENTS))
     with terminal.busy(console, f"start and tuned model answer {len(prompts)} held-out prompts"):
         start = evaluate(trainer, prompts, start_model(trainer), second)
         tuned = evaluate(trainer, prompts, None, second)

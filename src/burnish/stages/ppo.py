@@ -30,7 +30,7 @@ from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
 from burnish.rewards.part import RewardFunction
 from burnish.runs.checkpoints import versions
-from burnish.runs.run import Run
+from burnish.runs.run import JUDGEMENTS, Run
 from burnish.runs.same_run import fingerprint_of_files
 from burnish.runs.saving import Saving
 from burnish.show import terminal
@@ -72,6 +72,8 @@ def run(
         trained = [updates.role for updates in trainer.model_trainer.updates.values()]
         identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
         second = second_reward(trainer, config)  # before random numbers are restored: its adapter may draw some
+        for computer in filter(None, (trainer.reward_computer, second)):
+            computer.keep_answers(run.path(JUDGEMENTS))
         identity["rewards"] = _fingerprint_of_rewards(config)  # which may be mended on the way; that is reported
         step = saving.begin(trainer.sound_state, trainer.restore, identity, beginning.from_step)
         if step:

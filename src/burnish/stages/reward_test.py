@@ -20,7 +20,7 @@ from burnish.text import plain
 def show_reward(
     console: Console, config: TrainConfig, prompt: str, response: str, reference: str | None = None
 ) -> None:
-    """Every part's score, weight and contribution. The base model is loaded only if a part is a reward model."""
+    """Every part's score, weight and contribution. The base model is loaded only if a part needs it."""
     computer = _computer(console, config)
     asked = Prompt(prompt, "the prompt", reference=reference)
     scores = {name: values[0] for name, values in computer.compute_parts([asked], [response]).items()}
@@ -42,14 +42,14 @@ def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: 
     beside = (*LOGS, *RESULTS, "adapters", "checkpoints")
     if path.name == "config.yaml" and any((path.parent / name).exists() for name in beside):
         deeds = [deed for part in config.reward_parts for deed in part.deeds()]
-        if any(part.judges for part in config.reward_parts):
+        if any(part.needs_base for part in config.reward_parts):
             deeds += model_deeds(config)
         ask_for_trust(console, path, deeds, trust)
 
 
 def _computer(console: Console, config: TrainConfig) -> RewardComputer:
     parts = config.reward_parts
-    if not any(part.judges for part in parts):
+    if not any(part.needs_base for part in parts):
         return RewardComputer(weighted(parts, Workshop(config.reward_timeout)))
     with terminal.starting(console):
         from burnish.ppo.ppo_trainer import PPOTrainer
