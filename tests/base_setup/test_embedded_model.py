@@ -141,7 +141,8 @@ def test_with_a_large_vocabulary_and_long_responses_too(top_k):
     path = {"PYTHONPATH": str(Path(__file__).parent.parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | path)
     predicted, peak = json.loads(done.stdout.splitlines()[-1])
-    assert predicted == pytest.approx(peak, rel=0.2)
+    assert peak < 1.05 * predicted
+    assert predicted < 1.5 * peak  # a chunk or two find room in what such a small process has freed
 
 
 def test_missing_package_names_the_command_that_gets_it(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from peft import PeftModel
 
 from burnish import InputError, PPOTrainer, Sampler
-from burnish.decoder import attention
+from burnish.base_setup.lora_setup import unreachable
 from burnish.decoder.decoder import CannotWalkError, Decoder
 from burnish.decoder.shared_base import decoder_of
 from burnish.decoder.whole_model import WholeModel
@@ -104,12 +104,28 @@ def test_a_state_that_cannot_be_shared_needs_the_whole_sequence():
         trainer_of("mamba", "response")
 
 
-def test_an_argument_that_our_attention_does_not_know_is_never_dropped(monkeypatch):
-    model = family_model("gpt_oss")
-    monkeypatch.setattr(attention, "grouped_attention", attention.grouped_attention)
-    layer = model.model.layers[0].self_attn
-    with pytest.raises(TypeError, match="its attention is called with mood"):
-        attention.grouped_attention(layer, *torch.zeros(3, 1, 2, 4, 8), None, mood=1.0)
+def test_an_argument_that_our_attention_does_not_know_is_never_dropped():
+    """Its layers tell their attention something that we do not know: the model is called as a whole."""
+    model = family_model("llama")
+    for layer in model.model.layers:
+        forward = layer.self_attn.forward
+        layer.self_attn.forward = lambda *given, forward=forward, **more: forward(*given, **more, mood=1.0)
+    decoder = decoder_of(model)
+    assert isinstance(decoder, WholeModel)
+    assert decoder.reason == "its attention is called with mood"
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
+def test_attention_that_is_written_out_shares_no_prefix_between_responses(family):
+    """With windows or without: the prompt would be left out in silence."""
+    model = family_model(family)
+    model.config.layer_types = ["full_attention"] * 4
+    assert not decoder_of(model).reads_prefixes_together
+
+
+def test_convolutions_are_not_taken_for_experts():
+    assert unreachable(decoder_of(family_model("lfm2")).layers) == []
+    assert unreachable(decoder_of(family_model("gpt_oss")).layers) == ["experts.gate_up_proj", "experts.down_proj"]
 
 
 def test_a_model_that_is_walked_wrongly_is_left_as_it_was(monkeypatch):

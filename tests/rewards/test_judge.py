@@ -190,7 +190,7 @@ def test_a_template_of_ones_own(api, tmp_path):
     assert part.files() == [tmp_path / "mine.txt"]
     assert part.make(Workshop())([Prompt("Why?", reference="It")], ["So."]) == [1.0]
     assert api.asked == ["Why? | So. | It | 1-5"]
-    with pytest.raises(InputError, match="no reference"):
+    with pytest.raises(InputError, match=r"needs a reference answer, and the prompt .* has none"):
         part.check_prompts([Prompt("Why?")])
     (tmp_path / "mine.txt").write_text("{prompt}")
     with pytest.raises(InputError, match=r"lacks \{response\}"):

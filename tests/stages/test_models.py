@@ -3,6 +3,7 @@
 import pytest
 import torch
 from rich.console import Console
+from transformers import LlamaConfig, T5Config
 
 from burnish import InputError
 from burnish.stages.models import describe
@@ -26,8 +27,30 @@ def test_family_size_and_what_is_shared(family, shared, tmp_path):
     text = said(tmp_path)
     assert f"family          {family}" in text
     assert f"work shared     {shared}" in text
-    counted = sum(p.numel() for p in model.parameters())
-    assert f"{counted / 1e6:,.0f} million in 4 layers" in text
+    assert "million in 4 layers" in text
+
+
+def test_its_size_is_that_of_its_config(tmp_path):
+    LlamaConfig(hidden_size=512, intermediate_size=1024, num_hidden_layers=3, vocab_size=32_000).save_pretrained(
+        tmp_path
+    )
+    # embedding and head 2 x 32,000 x 512; a layer 4 x 512 x 512 (32 heads) + 3 x 512 x 1024: 40.6 million in all
+    text = said(tmp_path)
+    assert "parameters      41 million in 3 layers" in text
+    assert "base in memory  155 MB as float32" in text
+
+
+def test_as_many_experts_as_a_token_goes_to_are_looked_at(tmp_path):
+    config = family_model("qwen3_moe").config
+    config.num_experts, config.num_experts_per_tok = 16, 8
+    config.save_pretrained(tmp_path)
+    assert "work shared     prompt and trunk" in said(tmp_path)
+
+
+def test_what_is_no_causal_language_model_is_refused(tmp_path):
+    T5Config().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="is no causal language model"):
+        said(tmp_path)
 
 
 def test_experts_that_peft_cannot_reach_are_listed(tmp_path):

@@ -35,7 +35,8 @@ def adaptable(layers: nn.ModuleList, model_type: str) -> list[str]:
 
 def unreachable(layers: nn.ModuleList) -> list[str]:
     """Weights of experts that are one tensor with three sides, and no linear module."""
-    found = (named for layer in layers for named in layer.named_parameters())
+    modules = (module for layer in layers for module in layer.named_modules() if not isinstance(module[1], nn.Conv1d))
+    found = ((f"{path}.{name}", weight) for path, m in modules for name, weight in m.named_parameters(recurse=False))
     return list(dict.fromkeys(name.split(".", 1)[-1] for name, weight in found if weight.dim() == 3))
 
 

@@ -88,6 +88,8 @@ def grouped_attention(
         queries = block.reshape(b, key_heads, -1, d).contiguous()  # torch's fast kernel wants adjacent numbers
         keys, values = key[:, :, :seen], value[:, :, :seen]
         if softcap is not None or s_aux is not None:
+            if shared is not None:
+                raise TypeError("its attention has a soft cap or sinks, which a shared prefix cannot be read with")
             sinks = None if s_aux is None else s_aux.reshape(1, key_heads, groups, 1)
             attended = _written_out(queries, keys, values, mask, scaling or d**-0.5, softcap, sinks)
         elif shared is None:

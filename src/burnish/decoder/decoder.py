@@ -54,10 +54,14 @@ class Decoder:
         self.head = self.output.weight  # [V, H]
         self.kinds = self._kinds()
         self._rotary_has_kinds = "layer_type" in inspect.signature(self.stack.rotary_emb.forward).parameters
-        self.reads_prefixes_together = SLIDING not in self.kinds
+        self.reads_prefixes_together = SLIDING not in self.kinds and not self._attention_is_written_out()
         """Whether several sequences can read one copy of a prefix: not where what is seen of it depends on the query,
         or the attention is written out."""
         self._adopt()
+
+    def _attention_is_written_out(self) -> bool:
+        capped = getattr(self.config, "attn_logit_softcapping", None) is not None
+        return capped or any(name.endswith("sinks") for name, _ in self.layers.named_parameters())
 
     def _kinds(self) -> list[str]:
         """What each layer sees: everything before, or a window."""
@@ -156,12 +160,12 @@ class Decoder:
         ids, key_mask = probe(self.head)
         before = self.model.config._attn_implementation
         with small_windows(self.config):
-            theirs, their_gradient = self._of_whole_model(ids, key_mask)
-            self.model.set_attn_implementation(attention.NAME)
-            for module in self.stack.modules():
-                fast_linear.adopt(module)
-                fast_norm.adopt(module)
             try:
+                theirs, their_gradient = self._of_whole_model(ids, key_mask)
+                self.model.set_attn_implementation(attention.NAME)
+                for module in self.stack.modules():
+                    fast_linear.adopt(module)
+                    fast_norm.adopt(module)
                 problem = self._difference(ids, key_mask, theirs, their_gradient)
             except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError) as error:
                 if is_out_of_memory(error):

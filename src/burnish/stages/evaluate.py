@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish.config import TrainConfig
-from burnish.config.pipeline_config import load_pipeline_config
 from burnish.data import prompts_of
 from burnish.errors import InputError
 from burnish.evaluation import people
@@ -21,6 +20,7 @@ from burnish.runs.disk import inside
 from burnish.runs.run import PIPELINE, Run
 from burnish.show import terminal
 from burnish.show.comparison import who_won
+from burnish.stages.pipeline import begun_config
 from burnish.stages.stage import STAGES
 from burnish.stages.trusted import ask_for_trust, data_deeds, model_deeds, reward_deeds
 from burnish.text import plain, without_secrets
@@ -102,7 +102,7 @@ def _trusted_config(console: Console, run: Run, trust: bool) -> TrainConfig:
         )
     if run.pipeline_folder is not None:
         file = inside(run.pipeline_folder, PIPELINE)
-        config = load_pipeline_config(file, [], run.pipeline_folder).ppo
+        config = begun_config(run.pipeline_folder).ppo
     else:
         config = TrainConfig(**run.settings)
     deeds = chain(model_deeds(config), data_deeds(config, file.parent), reward_deeds(config))

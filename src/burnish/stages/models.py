@@ -15,7 +15,7 @@ from burnish.config import ModelConfig
 from burnish.decoder.decoder import context_length
 from burnish.decoder.shared_base import decoder_of
 from burnish.decoder.whole_model import layers_of
-from burnish.errors import BurnishError
+from burnish.errors import BurnishError, InputError
 from burnish.runs.disk import megabytes
 from burnish.text import plain
 
@@ -27,8 +27,12 @@ def describe(console: Console, model_name: str) -> None:
     config = ModelConfig(model_name=model_name)
     model_config = load_model_config(config)
     dtype = choose_dtype(config.dtype, choose_device(config.device))
-    with torch.device("meta"):
-        whole = AutoModelForCausalLM.from_config(model_config)
+    try:
+        with torch.device("meta"):
+            whole = AutoModelForCausalLM.from_config(model_config)
+    except (ValueError, KeyError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{model_name} is no causal language model that transformers knows: {reason}") from None
     count = sum(p.numel() for p in whole.parameters())
     layers = layers_of(whole.get_decoder())
     rows = {
@@ -57,7 +61,8 @@ def _sharing(model_config: Any) -> str:
     text.num_hidden_layers = min(few, text.num_hidden_layers)
     if kinds:
         text.layer_types = kinds[: text.num_hidden_layers]
-    for key, most in (("vocab_size", FEW_TOKENS), ("num_experts", FEW_EXPERTS), ("num_local_experts", FEW_EXPERTS)):
+    experts = max(FEW_EXPERTS, getattr(text, "num_experts_per_tok", None) or 0)
+    for key, most in (("vocab_size", FEW_TOKENS), ("num_experts", experts), ("num_local_experts", experts)):
         if getattr(text, key, None):
             setattr(text, key, min(getattr(text, key), most))
     for key in ("pad_token_id", "bos_token_id", "eos_token_id"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -106,11 +106,21 @@ def _stop_if_asked(stop: StopSignals, config: PipelineConfig) -> None:
         raise StoppedError(f"stopped between two stages. {resume_folder(config.folder)}", stop.exit_code)
 
 
+def begun_config(folder: Path, overrides: Sequence[str] = ()) -> PipelineConfig:
+    """Of a pipeline that was begun: as its file says, with held-out sizes as its stages began with them. The file has
+    only what was given, and what was left out may have meant another size then.
+    """
+    begun = {stage.config.section: Run(folder / name) for name, stage in STAGES.items()}
+    held_out = {section: run.settings.get("num_eval_prompts") for section, run in begun.items() if run.was_begun}
+    sizes = [f"{section}.num_eval_prompts={size}" for section, size in held_out.items() if size is not None]
+    return load_pipeline_config(folder / PIPELINE, [*sizes, *overrides], folder)
+
+
 def resume_pipeline(
     console: Console, folder: Path, overrides: list[str], from_step: int | None = None, trust: bool = False
 ) -> Run:
     """Resumes in the stage that was stopped."""
-    config = load_pipeline_config(folder / PIPELINE, overrides, folder)
+    config = begun_config(folder, overrides)
     deeds = (deed for own in config.stages.values() for deed in all_deeds(own, folder))
     ask_for_trust(console, folder / PIPELINE, deeds, trust)
     return run_pipeline(config, console, from_step)
