@@ -13,10 +13,6 @@ goes on where it was.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
@@ -42,6 +38,7 @@ from burnish.models.adapter_files import load_adapter
 from burnish.rewards.parts import parts_of
 from burnish.runs.run import Run
 from burnish.stages.stage import STAGES
+from peer import run_side
 from pipelines import LEARNING_RATE, PPO, write
 from tldr_pipeline import MODEL, TLDR, swapped
 from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
@@ -50,8 +47,6 @@ NUM_ANSWERS = 4
 CREDIT = {key: own for key, own in PPO.items() if key in ("gamma", "lam") or key.startswith("value_")}
 SHARED = {key: own for key, own in PPO.items() if key not in CREDIT} | {"learning_rate": LEARNING_RATE}
 RECIPES: dict[str, dict[str, Any]] = {"RLOO": {"recipe": "rloo"}, "GRPO": {"recipe": "grpo"}, "PPO": CREDIT}
-CACHE = Path(os.environ.get("BURNISH_CACHE", Path.home() / ".cache" / "burnish"))
-TRL = CACHE / "trl-1.16.0" / "bin" / "python"
 RULE = parts_of("tldr")
 
 
@@ -201,16 +196,11 @@ def dpo(rate: float, seconds: float, start: Start) -> tuple[Evaluation, float]:
         "seed": start.seed,
         "output": str(start.folder / f"dpo-{rate:g}"),
     }
-    if not TRL.exists():
-        sys.exit(f"there is no {TRL}; benchmarks/time_to_reward.py installs TRL 1.16.0 there")
-    command = [str(TRL), str(Path(__file__).with_name("trl_dpo_side.py"))]
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    done = run_side("trl_dpo", job)
     weights = load_peft_weights(job["output"], device=str(learned.base.device))
     loaded = set_peft_model_state_dict(learned.base.peft_model, weights, adapter_name="policy")
     assert not loaded.unexpected_keys, loaded.unexpected_keys[:3]
-    return start.measured(learned), json.loads(done.stdout.splitlines()[-1])["seconds"]
+    return start.measured(learned), done["seconds"]
 
 
 # ------------------------------------------------------------------------------------------------------------- the rows

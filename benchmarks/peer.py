@@ -1,6 +1,6 @@
 """The peers: TRL in virtual environments of its own, and one way to run any side on the same job.
 
-TRL 1.12.0 is the last with PPO; 1.16.0 has GRPO and RLOO.
+TRL 1.12.0 is the last with PPO; 1.16.0 has GRPO, RLOO and DPO.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-PEERS = {"trl": "trl==1.12.0", "trl_groups": "trl==1.16.0"}
+PEERS = {"trl": "trl==1.12.0", "trl_groups": "trl==1.16.0", "trl_dpo": "trl==1.16.0"}
 
 
 def python_of(side: str) -> str:
@@ -35,7 +35,7 @@ def python_of(side: str) -> str:
 
 
 def run_side(side: str, job: dict[str, Any]) -> dict[str, Any]:
-    """Runs `burnish`, `trl` or `trl_groups` in a fresh process on a job, and gives what it printed last."""
+    """Runs `burnish` or one of the peers in a fresh process on a job, and gives what it printed last."""
     command = [python_of(side), str(Path(__file__).with_name(f"{side}_side.py"))]
     done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
     if done.returncode:

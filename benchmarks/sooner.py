@@ -158,6 +158,7 @@ def write(rows: MeasuredRows) -> None:
         "steps": {r["method"]: mean(run["steps"] for run in r["runs"]) for r in results},
     }
     write_results("sooner", {"machine": machine(), "rows": results, "summary": summary})
+    rows.forget()
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ class PPOConfig(ModelConfig):
     """Folder of an SFT run (`burnish sft`): its adapter becomes the reference and the policy's start. Unset: the base
     model itself is both."""
     value_from_reward: bool = False
-    """Start the value model from the reward model instead of from nothing. It then predicts sensible values at once;
-    needs a reward of kind `model`."""
+    """Start the value model from the reward model (of an ensemble, its first) instead of from nothing. It then predicts
+    sensible values at once; needs a reward of kind `model` or `ensemble`."""
 
     # ---- generation
     temperature: Annotated[float, MEASURED] = Field(1.0, ge=0.001, le=1000)

@@ -43,9 +43,8 @@ class Head:
         """d z / d products = 1 - (z / cap)^2, from z / temperature; None: 1 everywhere.  [n, V or k]"""
         if self.cap is None:
             return None
-        return (1 - (logits * (temperature / self.cap)).square()).clamp_(
-            min=0.0
-        )  # of a token that is not kept, z is minus infinity
+        slopes = 1 - (logits * (temperature / self.cap)).square()
+        return slopes.clamp_(min=0.0)  # of a token that is not kept, z is minus infinity
 
 
 def selected_logprobs(

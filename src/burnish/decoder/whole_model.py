@@ -82,9 +82,7 @@ class WholeModel:
         past = cache.state if isinstance(cache, OwnState) else cache
         if past is not None:
             given[state] = past
-            if (
-                state == "cache_params"
-            ):  # a recurrence knows its past; the mask would be taken for one of the new tokens
+            if state == "cache_params":  # a recurrence knows its past: a mask would be taken for that of the new tokens
                 del given["attention_mask"]
         any_name = any(p.kind is p.VAR_KEYWORD for p in self._accepted.values())
         known = {name: value for name, value in given.items() if any_name or name in self._accepted}
