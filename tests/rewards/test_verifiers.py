@@ -62,7 +62,7 @@ def test_a_pattern_must_find_an_answer(keys, message):
 
 def test_every_prompt_needs_an_answer_to_match():
     part = ExactMatchPart(extract_reference="####(.*)")
-    with pytest.raises(InputError, match="no reference"):
+    with pytest.raises(InputError, match="needs a reference answer, and file:1 has none"):
         part.check_prompts([Prompt("q", "file:1")])
     with pytest.raises(InputError, match="finds no answer in the reference of file:2: 'forty'"):
         part.check_prompts(asked("#### 40", "forty"))
@@ -150,6 +150,7 @@ confines = pytest.mark.skipif(not can_confine(), reason="this kernel cannot conf
         ("", 0.0),
         ("import sys; sys.exit(0)", 0.0),
         ("import os; os._exit(0)", 0.0),
+        ("import sys; sys.exit(3)", 0.0),
         ("print('passed')", 0.0),
         ("raise SystemExit", 0.0),
         (GOOD + "print('a' * 100)", 1.0),  # it may say what it likes
@@ -281,9 +282,9 @@ def test_where_nothing_can_be_confined_it_is_refused(monkeypatch):
     code._try_confinement.cache_clear()
 
 
-def _cannot(command, input, stdout, stderr, **_):
-    stderr.write(b"namespaces: no")
-    return subprocess.CompletedProcess(command, confined.CANNOT)
+def _cannot(command, pass_fds, **_):
+    os.write(pass_fds[0], b"namespaces: no")
+    return subprocess.CompletedProcess(command, 1)
 
 
 @confines
@@ -303,7 +304,7 @@ def test_a_step_of_confinement_that_fails_runs_nothing(tmp_path, monkeypatch):
 
 
 def test_code_needs_tests_and_trust():
-    with pytest.raises(InputError, match="file:1 has no reference"):
+    with pytest.raises(InputError, match="code needs a reference answer, and file:1 has none"):
         CodePart().check_prompts([Prompt("q", "file:1")])
     config = TrainConfig(prompts="p.jsonl", reward=[{"kind": "code"}, {"kind": "exact_match"}, {"kind": "math"}])
     assert [deed[:36] for deed in reward_deeds(config)] == ["run the code that the model writes, "]

@@ -7,8 +7,9 @@ namespaces  a user of its own without rights, no network, no other processes to 
 files       Landlock: it reads what Python needs, and writes in its own empty folder alone
 limits      time, memory, processes, size of files
 
-Every step must succeed. Otherwise nothing is run, and the reason is told (exit code 3). When the time is over its first
-process is ended, and with it, by the kernel, all that it started.
+Every step must succeed. Otherwise nothing is run, and the reason is written to the file `refusal`, which is closed when
+the program begins: no program can refuse in our name. When the time is over its first process is ended, and with it, by
+the kernel, all that it started.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-CANNOT = 3
 NOBODY = 65534
 CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWPID, CLONE_NEWIPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
@@ -49,6 +49,7 @@ class _PathBeneath(ctypes.Structure):
 
 def main(limits: dict[str, Any]) -> int:
     _end_with_parent()
+    os.set_inheritable(limits["refusal"], False)
     is_out, may_go = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,11 +60,15 @@ def main(limits: dict[str, Any]) -> int:
             _name_user(child)
             os.write(may_go[1], b"x")
     except OSError as error:
-        print(f"user namespace: {error}", file=sys.stderr)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return CANNOT
+        return _refuse(limits, f"user namespace: {error}")
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
+
+
+def _refuse(limits: dict[str, Any], why: object) -> int:
+    os.write(limits["refusal"], f"{why}\n".encode())
+    return 1
 
 
 def _end_with_parent() -> None:
@@ -90,8 +95,7 @@ def _outside(limits: dict[str, Any], is_out: int, may_go: int) -> int:
         os.read(may_go, 1)
         first = os.fork()  # the first process of the new world
     except (CannotError, OSError) as error:
-        print(error, file=sys.stderr)
-        return CANNOT
+        return _refuse(limits, error)
     if first == 0:
         _run(limits)
     return _wait(first, limits["seconds"])
@@ -114,8 +118,7 @@ def _run(limits: dict[str, Any]) -> None:
         environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
         os.execve(sys.executable, [sys.executable, "-I", "-c", limits["driver"]], environment)
     except (CannotError, OSError, ValueError) as error:
-        os.write(2, str(error).encode())
-    os._exit(CANNOT)
+        os._exit(_refuse(limits, error))
 
 
 def _forbid_files(folder: str) -> None:
