@@ -40,8 +40,8 @@ os._exit(0)
 
 class CodePart(RewardPart):
     """Runs the Python code in a response, then the tests that came with the prompt (its reference), and gives 1 if they
-    all pass and 0 otherwise. Confined by the kernel: no network, no files but Python's own, an empty folder to write
-    in. Where the kernel cannot do that, it is refused.
+    all pass and 0 otherwise. Confined by the kernel: no network or services, no files but Python's own, an empty
+    folder to write in. Where the kernel cannot do that, it is refused.
     """
 
     kind: Literal["code"] = "code"
