@@ -54,6 +54,7 @@ def test_every_object_of_a_json_file_has_its_line(tmp_path):
     [
         ('[{"prompt": "a"},\n {"prompt": }]', r"p\.json:2: not valid JSON from here on \(Expecting value\)"),
         ('[{"prompt": "a"},\n {"prompt": "b"}', r"p\.json:2: the list is not closed"),
+        ('[{"prompt": "a"}]\n\n[{"prompt": "b"}]', r"p\.json:3: the list has ended, and there is more"),
         ("[" * 100_000, r"p\.json:1: not valid JSON from here on \(nested too deeply\)"),
         ('{"data": [{"prompt": "a"}]}', r"p\.json:1: no key 'prompt'; there is data"),
         ("[]", "holds no prompts"),

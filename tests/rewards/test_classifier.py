@@ -6,13 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    LlamaConfig,
+    LlamaForSequenceClassification,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
 
 from burnish import InputError, PPOTrainer, RewardComputer, TrainConfig
 from burnish.config.files import load_config
 from burnish.data import Prompt
 from burnish.errors import RewardFailedError
-from burnish.rewards.classifier import Classifier, ClassifierPart
+from burnish.rewards.classifier import Classifier, ClassifierPart, without_beginning
 from burnish.rewards.part import Workshop
 from burnish.runs.same_run import fingerprint_of_files
 from burnish.stages.reward_test import show_reward
@@ -127,6 +134,46 @@ def test_a_long_prompt_loses_its_beginning(three):
     assert scored(three, ["x" * 200 + "END?"], ["So."], label=1, max_length=frame + 2) == pytest.approx(
         [shorter], abs=1e-4
     )
+
+
+def test_a_prompt_is_cut_between_characters(three):
+    """A tokenizer of bytes makes three of half a character: cutting tokens might never end."""
+    frame = len("[user]") + 1 + len("[assistant]So.") + 1
+    expected = logits(three, f"[user]{'é' * 9}<eos>[assistant]So.<eos>")[1].item()
+    cut = scored(three, ["é" * 10], ["So."], label=1, max_length=frame + 19)
+    assert cut == pytest.approx([expected], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("room", "kept"),
+    [
+        (99, [("system", "be kind"), ("user", "Why?"), ("assistant", "Oh"), ("user", "Go on")]),
+        (9, [("user", "y?"), ("assistant", "Oh"), ("user", "Go on")]),
+        (7, [("user", ""), ("assistant", "Oh"), ("user", "Go on")]),
+        (6, [("user", ""), ("assistant", "h"), ("user", "Go on")]),
+        (5, [("user", "Go on")]),
+        (0, [("user", "")]),
+    ],
+)
+def test_a_chat_that_is_cut_is_still_one_that_templates_accept(room, kept):
+    chat = [("system", "be kind"), ("user", "Why?"), ("assistant", "Oh"), ("user", "Go on")]
+    whole = [{"role": role, "content": content} for role, content in chat]
+    number = max(0, sum(len(content) for _, content in chat) - room)
+    assert [(m["role"], m["content"]) for m in without_beginning(whole, number)] == kept
+
+
+def test_positions_that_are_for_padding_hold_no_token(tmp_path):
+    """RoBERTa counts from behind its pad token's number: of 40 positions it reads 38."""
+    config = RobertaConfig(
+        vocab_size=258, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=64, num_labels=1,
+        max_position_embeddings=40, pad_token_id=1,
+    )  # fmt: skip
+    RobertaForSequenceClassification(config).save_pretrained(tmp_path)
+    tiny_tokenizer(chat=False).save_pretrained(tmp_path)
+    judge = Classifier(ClassifierPart(model=str(tmp_path)))
+    assert judge.max_length == 38
+    assert len(judge.encode("x" * 99, "So.")["input_ids"]) == 38
+    judge(["x" * 99], ["So."])
 
 
 def test_a_response_that_does_not_fit_is_left_out(three):

@@ -111,6 +111,8 @@ def judge_of(api, **keys) -> ApiJudge:
         ("It has 2 flaws, so 3.", 0.25),
         ("7/9", 0.75),
         ("8 out of 9.", 7 / 8),
+        ("It gets 1/2 of the facts right. Grade: 8", 7 / 8),
+        ("I had 3 in mind. 8 / 9.0", 7 / 8),
         ("1", 0.0),
     ],
 )
@@ -238,6 +240,26 @@ def test_one_error_ends_all_questions(api):
         judge_of(api, at_once=3)(["Why?"] * 60, [f"So {n}." for n in range(60)])
     assert time.monotonic() - started < 15
     assert len(api.asked) == 3
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_question_that_is_refused_costs_its_response_alone(api, status):
+    judge = judge_of(api, at_once=1)
+    api.first = [(200, "5", {}), (status, "too long", {})]
+    before, refused, after = judge(["Why?"] * 3, ["So.", "So " * 99, "Thus."])
+    assert [before, after] == [0.5, 0.5]
+    assert isinstance(refused, RewardFailedError)
+    assert f"answered {status}" in str(refused)
+    assert len(api.asked) == 3  # asking again would not help
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_service_that_refuses_every_question_ends_the_run(api, status):
+    api.first = [(status, "no", {})] * 9
+    with pytest.raises(InputError, match=f"answered {status}") as caught:
+        judge_of(api, at_once=1)(["Why?"] * 3, ["a", "b", "c"])
+    assert not isinstance(caught.value, RewardFailedError)
+    assert len(api.asked) == 1
 
 
 def test_nobody_there():

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -150,9 +152,12 @@ confines = pytest.mark.skipif(not can_confine(), reason="this kernel cannot conf
         ("", 0.0),
         ("import sys; sys.exit(0)", 0.0),
         ("import os; os._exit(0)", 0.0),
+        ("import sys; sys.exit(3)", 0.0),
         ("print('passed')", 0.0),
         ("raise SystemExit", 0.0),
         (GOOD + "print('a' * 100)", 1.0),  # it may say what it likes
+        (GOOD + "import asyncio; asyncio.run(asyncio.sleep(0))", 1.0),
+        (GOOD + "import os; open('mine', 'w').close(); os.chmod('mine', 0o600)", 1.0),
     ],
 )
 def test_code_passes_if_its_tests_do(response, score):
@@ -163,9 +168,29 @@ HARMFUL = {
     "reads a file": ("open('/etc/passwd').read()", "PermissionError"),
     "looks at a home": ("import os; os.listdir(os.path.expanduser('~root'))", "Error"),
     "reads the tests' machine": ("import os; os.listdir('{here}')", "PermissionError"),
-    "writes elsewhere": ("open('{here}/written', 'w')", "PermissionError"),
-    "deletes": ("import os; os.remove('{here}/precious')", "PermissionError"),
-    "cuts short": ("import os; os.truncate('{here}/precious', 0)", "PermissionError"),
+    "writes elsewhere": ("open('{here}/written', 'w')", "Read-only"),
+    "deletes": ("import os; os.remove('{here}/precious')", "Read-only"),
+    "cuts short": ("import os; os.truncate('{here}/precious', 0)", "Read-only"),
+    "changes a mode": ("import os; os.chmod('{here}/precious', 0o777)", "Read-only"),
+    "changes an owner": ("import os; os.chown('{here}/precious', 1000, 1000)", "Read-only"),
+    "changes a time": ("import os; os.utime('{here}/precious', (1, 1))", "Read-only"),
+    "adds an attribute": ("import os; os.setxattr('{here}/precious', 'user.mine', b'x')", "Read-only"),
+    "asks a service here": ("import socket; socket.socket(socket.AF_UNIX).connect('{service}')", "not permitted"),
+    "tells a service here": (
+        "import socket; socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b'x', '{service}')",
+        "not permitted",
+    ),
+    "asks around the kernel's back": (
+        "import ctypes, os; call = ctypes.CDLL(None, use_errno=True).syscall(425, 8, bytes(120))\n"
+        "assert call >= 0, os.strerror(ctypes.get_errno())",
+        "not permitted",
+    ),
+    "mounts": (
+        "import ctypes, os; libc = ctypes.CDLL(None); libc.unshare(0x10020000)\n"
+        "libc.syscall(442, -100, b'/', 0x8000, bytes([0] * 8 + [1] + [0] * 23), 32)\n"
+        "os.chmod('{here}/precious', 0o777)",
+        "Read-only",
+    ),
     "calls home": ("import socket; socket.create_connection(('127.0.0.1', {port}), 2)", "unreachable"),
     "sends a packet": (
         "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
@@ -184,15 +209,26 @@ HARMFUL = {
 }
 
 
+@contextmanager
+def service_at(path: Path) -> Iterator[str]:
+    """A socket that anybody may write to, as a session's bus and a container's engine have them."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        yield str(path)
+
+
 @confines
 @pytest.mark.parametrize("deed", HARMFUL)
 def test_what_a_model_writes_can_do_no_harm(deed, tmp_path):
-    (tmp_path / "precious").write_text("mine")
-    with socket.socket() as listening:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    before = precious.stat()
+    with socket.socket() as listening, service_at(tmp_path.with_name(f"{tmp_path.name}-service")) as service:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         program, complaint = HARMFUL[deed]
-        values = {"here": str(tmp_path), "port": listening.getsockname()[1], "pid": os.getpid()}
+        values = {"here": str(tmp_path), "service": service, "port": listening.getsockname()[1], "pid": os.getpid()}
         for name, value in values.items():
             program = program.replace(f"{{{name}}}", str(value))
         started = time.monotonic()
@@ -202,7 +238,9 @@ def test_what_a_model_writes_can_do_no_harm(deed, tmp_path):
     assert len(said) <= code.LONGEST_COMPLAINT
     assert time.monotonic() - started < 15
     assert [p.name for p in tmp_path.iterdir()] == ["precious"]
-    assert (tmp_path / "precious").read_text() == "mine"
+    assert precious.read_text() == "mine"
+    after = precious.stat()
+    assert (after.st_mode, after.st_uid, after.st_mtime) == (before.st_mode, before.st_uid, before.st_mtime)
 
 
 @confines
@@ -281,9 +319,9 @@ def test_where_nothing_can_be_confined_it_is_refused(monkeypatch):
     code._try_confinement.cache_clear()
 
 
-def _cannot(command, input, stdout, stderr, **_):
-    stderr.write(b"namespaces: no")
-    return subprocess.CompletedProcess(command, confined.CANNOT)
+def _cannot(command, pass_fds, **_):
+    os.write(pass_fds[0], b"namespaces: no")
+    return subprocess.CompletedProcess(command, 1)
 
 
 @confines
@@ -291,8 +329,11 @@ def test_a_step_of_confinement_that_fails_runs_nothing(tmp_path, monkeypatch):
     """Each in turn, by a copy of the script that lacks it."""
     script = Path(confined.__file__).read_text()
     for there, broken in (
-        ("libc.unshare, CLONE_NEWUSER", "libc.unshare, 1 | CLONE_NEWUSER"),
+        ("new = CLONE_NEWUSER", "new = 1 | CLONE_NEWUSER"),
         ("NEEDED_LANDLOCK = 3", "NEEDED_LANDLOCK = 99"),
+        ("MOUNT_ATTR_RDONLY = 442,", "MOUNT_ATTR_RDONLY = 9999,"),
+        ("SECCOMP_FILTER, IO_URING_SETUP = 2", "SECCOMP_FILTER, IO_URING_SETUP = 99"),
+        ("sys.byteorder != ", "sys.byteorder == "),
         ("(resource.RLIMIT_CORE, 0)", "(99, 0)"),
     ):
         assert there in script

@@ -96,8 +96,10 @@ def _json(path: Path) -> Iterator[Row]:
     start = len(text) - len(text.lstrip())
     is_list = text.startswith("[", start)
     here = between.match(text, start + is_list).end()  # type: ignore[union-attr]
+    line, counted = 1, 0  # each line feed is counted once
     while here < len(text) and not (is_list and text[here] == "]"):
-        place = f"{path}:{text.count(chr(10), 0, here) + 1}"
+        line, counted = line + text.count("\n", counted, here), here
+        place = f"{path}:{line}"
         try:
             values, end = decoder.raw_decode(text, here)
         except (ValueError, RecursionError) as error:
@@ -106,8 +108,11 @@ def _json(path: Path) -> Iterator[Row]:
             return
         here = between.match(text, end).end()  # type: ignore[union-attr]
         yield _object(place, values)
-    if is_list and not text[here:].strip():
+    if is_list and here == len(text):
         yield Row(f"{path}:{text.count(chr(10)) + 1}", None, "the list is not closed: its end is missing", True)
+    elif is_list and text[here + 1 :].strip():
+        more = len(text) - len(text[here + 1 :].lstrip())
+        yield Row(f"{path}:{text.count(chr(10), 0, more) + 1}", None, "the list has ended, and there is more", True)
 
 
 def _csv(path: Path, separators: tuple[str, ...]) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
-from burnish.rewards.part import Judge, RewardFunction, RewardPart, Workshop
+from burnish.rewards.part import RewardFunction, RewardPart, TokenJudge, Workshop
 from burnish.rewards.parts import labels_of
 from burnish.text import visible
 
@@ -31,7 +31,7 @@ class WeightedReward:
     """One part of a reward, and what its score is multiplied with."""
 
     name: str
-    reward: RewardFunction | Judge
+    reward: RewardFunction | TokenJudge
     weight: float = 1.0
 
 
@@ -48,13 +48,13 @@ class RewardComputer:
 
     def __init__(
         self,
-        reward: RewardFunction | Judge | Sequence[WeightedReward],
+        reward: RewardFunction | TokenJudge | Sequence[WeightedReward],
         tokenizer: Any = None,
         clock: Clock | None = None,
         strict: bool = False,
     ) -> None:
         given: Any = reward
-        parts = [WeightedReward(_name_of(given), given)] if isinstance(given, Judge) or callable(given) else given
+        parts = [WeightedReward(_name_of(given), given)] if isinstance(given, TokenJudge) or callable(given) else given
         if not all(isinstance(part, WeightedReward) for part in parts):
             raise InputError(
                 f"a reward from Python is a function f(prompts, responses) or a RewardModel, not {reward!r:.60}; a "
@@ -75,7 +75,7 @@ class RewardComputer:
     @property
     def models(self) -> list[Any]:
         """All reward models that it asks."""
-        return [model for part in self.parts if isinstance(part.reward, Judge) for model in part.reward.models]
+        return [model for part in self.parts if isinstance(part.reward, TokenJudge) for model in part.reward.models]
 
     @timed
     def compute_rewards(
@@ -136,7 +136,7 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        if self.strict or len(prompts) == 1 or isinstance(part.reward, Judge):
+        if self.strict or len(prompts) == 1 or isinstance(part.reward, TokenJudge):
             raise failure
         if scores is None:
             warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
@@ -182,7 +182,7 @@ class RewardComputer:
 
     def _ask(self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None) -> Any:
         reward: Any = part.reward
-        if isinstance(reward, Judge):
+        if isinstance(reward, TokenJudge):
             return reward.compute_rewards(prompts, texts) if sa_pairs is None else reward.judge(sa_pairs)
         try:
             takes_tokens = getattr(reward, "takes_tokens", None)

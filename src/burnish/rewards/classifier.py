@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -96,7 +97,7 @@ class Classifier:
             )
         self.model = model.to(_device(part.device)).eval()
         self.label = number_of_label(part.label, model.config.id2label, part.model)
-        limits = (part.max_length, self.tokenizer.model_max_length, _positions(model.config))
+        limits = (part.max_length, self.tokenizer.model_max_length, _positions(model))
         self.max_length = min(limit for limit in limits if limit is not None)
         # Which of several texts end where is known by their padding; without a pad token they are read one by one.
         self.batch_size = 1 if self.tokenizer.pad_token_id is None else part.batch_size
@@ -141,24 +142,23 @@ class Classifier:
             messages = []
         elif self.part.reads == "pair" or not self.tokenizer.chat_template:
             messages = [{"role": "user", "content": str(prompt)}]
-        while True:
-            encoded = self._tokens(messages, response)
-            excess = len(encoded["input_ids"]) - self.max_length
-            if excess <= 0:
-                return encoded
-            if not messages:
-                raise RewardFailedError(
-                    f"a response has more than the {self.max_length} tokens that {self.part.model} reads; it begins "
-                    f"{response[:60]!r}"
-                )
-            messages = self._without_beginning(messages, excess)
+        encoded = self._tokens(messages, response)
+        if self._fits(encoded):
+            return encoded
+        # As few characters as need be. Tokens cannot be cut: what they decode to may be more tokens than before.
+        total = sum(len(message["content"]) for message in messages)
+        number = bisect_left(
+            range(total + 1), True, key=lambda n: self._fits(self._tokens(without_beginning(messages, n), response))
+        )
+        if number > total:
+            raise RewardFailedError(
+                f"a response has more than the {self.max_length} tokens that {self.part.model} reads; it begins "
+                f"{response[:60]!r}"
+            )
+        return self._tokens(without_beginning(messages, number), response)
 
-    def _without_beginning(self, messages: Messages, excess: int) -> Messages:
-        first, *others = messages
-        ids = self.tokenizer(first["content"], add_special_tokens=False)["input_ids"]
-        if len(ids) <= excess:
-            return others
-        return [first | {"content": self.tokenizer.decode(ids[excess:])}, *others]
+    def _fits(self, encoded: Mapping[str, list[int]]) -> bool:
+        return len(encoded["input_ids"]) <= self.max_length
 
     def _tokens(self, messages: Messages, response: str) -> Mapping[str, list[int]]:
         prompt = messages[0]["content"] if messages else ""
@@ -169,6 +169,19 @@ class Classifier:
         whole = [*messages, {"role": "assistant", "content": response}]
         text = self.tokenizer.apply_chat_template(whole, tokenize=False)
         return dict(self.tokenizer(text, add_special_tokens=False))
+
+
+def without_beginning(messages: Messages, number: int) -> Messages:
+    """A chat without the first characters of its texts. Turns that are empty then go, up to a user's, which stays: many
+    templates accept no chat that begins otherwise.
+    """
+    kept = []
+    for message in messages:
+        kept.append(message | {"content": message["content"][number:]})
+        number = max(0, number - len(message["content"]))
+    said = next((n for n, message in enumerate(kept) if message["content"]), len(kept) - 1)
+    users = [n for n, message in enumerate(kept[: said + 1]) if message["role"] == "user"]
+    return kept[users[-1] :] if users else kept
 
 
 def number_of_label(label: str | int | None, labels: Mapping[int, str], model: str) -> int:
@@ -223,5 +236,9 @@ def _device(wanted: str) -> Any:
         raise InputError(f"device {wanted!r} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def _positions(config: Any) -> int | None:
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
+def _positions(model: Any) -> int | None:
+    """How many tokens have a place. RoBERTa and its kin count from behind their pad token's number."""
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    tables = [module for name, module in model.named_modules() if name.endswith("embeddings.position_embeddings")]
+    padding = getattr(tables[0], "padding_idx", None) if tables else None
+    return positions if positions is None or padding is None else positions - padding - 1

@@ -40,8 +40,8 @@ os._exit(0)
 
 class CodePart(RewardPart):
     """Runs the Python code in a response, then the tests that came with the prompt (its reference), and gives 1 if they
-    all pass and 0 otherwise. Confined by the kernel: no network, no files but Python's own, an empty folder to write
-    in. Where the kernel cannot do that, it is refused.
+    all pass and 0 otherwise. Confined by the kernel: no network or services, no files but Python's own, an empty
+    folder to write in. Where the kernel cannot do that, it is refused.
     """
 
     kind: Literal["code"] = "code"
@@ -102,16 +102,19 @@ def run_confined(program: str, tests: str, limits: dict[str, Any]) -> tuple[Lite
         tempfile.TemporaryDirectory(prefix="burnish-code-") as folder,
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as errors,
+        tempfile.TemporaryFile() as refusal,
     ):
-        command = [sys.executable, "-I", confined.__file__, json.dumps(limits | {"folder": folder, "driver": DRIVER})]
+        own = {"folder": folder, "driver": DRIVER, "refusal": refusal.fileno()}
+        command = [sys.executable, "-I", confined.__file__, json.dumps(limits | own)]
+        streams: dict[str, Any] = {"stdout": out, "stderr": errors, "pass_fds": [refusal.fileno()]}
         time = limits["seconds"] + LAUNCH_SECONDS
         try:
-            done = subprocess.run(command, input=given.encode(), stdout=out, stderr=errors, timeout=time, env={})
+            subprocess.run(command, input=given.encode(), timeout=time, env={}, **streams)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise RewardFailedError(f"code could not be tried: {type(error).__name__}") from None
         said, complaint = _beginning(out, len(word) + 1), _beginning(errors, LONGEST_COMPLAINT)
-    if done.returncode == confined.CANNOT and not said:
-        raise RewardFailedError(f"code could not be tried: {complaint}")
+        if refused := _beginning(refusal, LONGEST_COMPLAINT):
+            raise RewardFailedError(f"code could not be tried: {refused}")
     return ("passed" if said == word else "failed"), complaint
 
 

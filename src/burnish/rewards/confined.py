@@ -4,11 +4,15 @@ Run as a script, by code.py; it imports nothing but the standard library. In thi
 
 user        of root's processes the kernel counts none, so they are made to count as those of `nobody`
 namespaces  a user of its own without rights, no network, no other processes to see or to signal
-files       Landlock: it reads what Python needs, and writes in its own empty folder alone
+files       Landlock: it reads what Python needs, and writes in its own empty folder alone; all else is mounted
+            read-only, so that modes, owners, times and attributes stay as they are too
+sockets     none that leads to a service of this machine by its path (seccomp: no AF_UNIX but connected pairs)
 limits      time, memory, processes, size of files
 
-Every step must succeed. Otherwise nothing is run, and the reason is told (exit code 3). When the time is over its first
-process is ended, and with it, by the kernel, all that it started.
+Every step must succeed. Otherwise nothing is run, and the reason is written to the file `refusal`, which is closed when
+the program begins: no program can refuse in our name. When the time is over its first process is ended, and with it, by
+the kernel, all that it started. What it still can: ask whether a file that it knows by name is there, how large and how
+old it is; use up its limits; and find a hole in the kernel.
 """
 
 from __future__ import annotations
@@ -23,10 +27,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-CANNOT = 3
 NOBODY = 65534
 CLONE_NEWUSER, CLONE_NEWNET, CLONE_NEWPID, CLONE_NEWIPC = 0x10000000, 0x40000000, 0x20000000, 0x08000000
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+CLONE_NEWNS, MS_BIND = 0x20000, 0x1000
+MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
+SECCOMP_FILTER, IO_URING_SETUP = 2, 425
+SOCKET_CALLS = {"x86_64": (0xC000003E, 41, 53), "aarch64": (0xC00000B7, 198, 199)}  # machine, socket, socketpair
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock's system calls, the same on all machines
 NEEDED_LANDLOCK = 3  # the first that can forbid to cut files short (Linux 6.2)
 READ, EVERYTHING = 0b1101, 0x7FFF  # run and read files, read folders; all rights that version 3 knows
@@ -47,8 +54,26 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
+class _MountChange(ctypes.Structure):
+    _fields_ = tuple((name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd"))
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_uint16),
+        ("skipped_if_so", ctypes.c_uint8),
+        ("skipped_if_not", ctypes.c_uint8),
+        ("value", ctypes.c_uint32),
+    )
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.POINTER(_Instruction)))
+
+
 def main(limits: dict[str, Any]) -> int:
     _end_with_parent()
+    os.set_inheritable(limits["refusal"], False)
     is_out, may_go = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,11 +84,15 @@ def main(limits: dict[str, Any]) -> int:
             _name_user(child)
             os.write(may_go[1], b"x")
     except OSError as error:
-        print(f"user namespace: {error}", file=sys.stderr)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        return CANNOT
+        return _refuse(limits, f"user namespace: {error}")
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF
+
+
+def _refuse(limits: dict[str, Any], why: object) -> int:
+    os.write(limits["refusal"], f"{why}\n".encode())
+    return 1
 
 
 def _end_with_parent() -> None:
@@ -84,14 +113,14 @@ def _outside(limits: dict[str, Any], is_out: int, may_go: int) -> int:
         os.chdir(limits["folder"])
         if os.getuid() == 0:
             _count_as_nobody(limits["folder"])
-        _call("user and network namespaces", libc.unshare, CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC)
+        new = CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS
+        _call("user, network and mount namespaces", libc.unshare, new)
         _end_with_parent()
         os.write(is_out, b"x")
         os.read(may_go, 1)
         first = os.fork()  # the first process of the new world
     except (CannotError, OSError) as error:
-        print(error, file=sys.stderr)
-        return CANNOT
+        return _refuse(limits, error)
     if first == 0:
         _run(limits)
     return _wait(first, limits["seconds"])
@@ -108,14 +137,28 @@ def _count_as_nobody(folder: str) -> None:
 def _run(limits: dict[str, Any]) -> None:
     """In the first process of the new world: Python, reading the program from stdin. Does not return."""
     try:
+        _mount_read_only(limits["folder"])
         _forbid_files(limits["folder"])
+        _forbid_sockets()
         _limit(limits)
         environment = {"PATH": os.defpath, "HOME": limits["folder"], "TMPDIR": limits["folder"], "OMP_NUM_THREADS": "1"}
         environment |= {"OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUTF8": "1"}
         os.execve(sys.executable, [sys.executable, "-I", "-c", limits["driver"]], environment)
     except (CannotError, OSError, ValueError) as error:
-        os.write(2, str(error).encode())
-    os._exit(CANNOT)
+        os._exit(_refuse(limits, error))
+
+
+def _mount_read_only(folder: str) -> None:
+    """All but the folder. Landlock alone would let it change a file's mode, owner, times and attributes."""
+    own, nothing = folder.encode(), ctypes.c_char_p()
+    _call("a mount of the folder", libc.mount, own, own, nothing, ctypes.c_ulong(MS_BIND), nothing)
+    for place, flags, change in (
+        (b"/", AT_RECURSIVE, _MountChange(attr_set=MOUNT_ATTR_RDONLY)),
+        (own, 0, _MountChange(attr_clr=MOUNT_ATTR_RDONLY)),
+    ):
+        size = ctypes.c_size_t(ctypes.sizeof(change))
+        _call("read-only mounts", libc.syscall, MOUNT_SETATTR, AT_FDCWD, place, flags, ctypes.byref(change), size)
+    os.chdir(folder)  # as it is mounted now
 
 
 def _forbid_files(folder: str) -> None:
@@ -143,6 +186,35 @@ def _allow(rules: int, place: str, rights: int) -> None:
     own = _PathBeneath(rights if os.path.isdir(place) else rights & of_files, handle)
     _call(f"Landlock for {place}", libc.syscall, ADD_RULE, rules, 1, ctypes.byref(own), 0)
     os.close(handle)
+
+
+def _forbid_sockets() -> None:
+    """Sockets with a path in the file system know neither network namespaces nor Landlock. A pair of them, as asyncio
+    needs, must be a stream: an end of a pair of datagrams can still write to others.
+    """
+    if os.uname().machine not in SOCKET_CALLS or sys.byteorder != "little":
+        raise CannotError(f"sockets cannot be forbidden on this machine, {os.uname().machine}")
+    machine, socket, socketpair = SOCKET_CALLS[os.uname().machine]
+    load, equal, at_least, both, answer = 0x20, 0x15, 0x35, 0x54, 0x06
+    steps = (  # the two numbers: how many steps to skip if it is so, and if it is not
+        (load, 0, 0, 4),
+        (equal, 0, 11, machine),
+        (load, 0, 0, 0),  # the call's number
+        (at_least, 9, 0, 0x40000000),  # other numbers for the same calls (x32)
+        (equal, 8, 0, IO_URING_SETUP),  # opens sockets without a call
+        (equal, 0, 2, socket),
+        (load, 0, 0, 16),  # its family
+        (equal, 5, 4, 1),  # AF_UNIX
+        (equal, 0, 3, socketpair),
+        (load, 0, 0, 24),  # its type
+        (both, 0, 0, 0xF),
+        (equal, 0, 1, 1),  # SOCK_STREAM
+        (answer, 0, 0, 0x7FFF0000),  # go on
+        (answer, 0, 0, 0x00050001),  # EPERM
+    )
+    instructions = (_Instruction * len(steps))(*(_Instruction(*step) for step in steps))
+    rules = _Filter(len(steps), instructions)
+    _call("seccomp", libc.prctl, PR_SET_SECCOMP, SECCOMP_FILTER, ctypes.byref(rules), 0, 0)
 
 
 def _limit(limits: dict[str, Any]) -> None:

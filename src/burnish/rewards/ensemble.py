@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from burnish.rewards.model import JudgedPart
-from burnish.rewards.part import Judge, Workshop
+from burnish.rewards.part import TokenJudge, Workshop
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ class EnsemblePart(JudgedPart):
 class RewardEnsemble:
     """Several reward models on the one base, whose scores are combined: `mean`, `worst` or `cautious`."""
 
-    def __init__(self, members: Sequence[Judge], combine: str = "cautious", caution: float = 0.5) -> None:
+    def __init__(self, members: Sequence[TokenJudge], combine: str = "cautious", caution: float = 0.5) -> None:
         self.members = list(members)
         self.combine = combine
         self.caution = caution

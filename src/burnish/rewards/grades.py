@@ -11,8 +11,8 @@ LEAST_MASS = 0.5  # of the first token's probability that grades must have
 
 
 def grade_in(text: str, lowest: int, highest: int) -> float:
-    """The last number of an answer, as a share of the scale; of 7/10 the 7."""
-    found = re.findall(r"(-?\d+(?:\.\d+)?)\s*(?:/|out of)\s*\d+", text) or re.findall(r"-?\d+(?:\.\d+)?", text)
+    """The last number of an answer, as a share of the scale; of 7/10 and of 7 out of 10 the 7."""
+    found = re.findall(r"(-?\d+(?:\.\d+)?)(?:\s*(?:/|out of)\s*\d+(?:\.\d+)?)?", text)
     if not found or not lowest <= float(found[-1]) <= highest:
         raise RewardFailedError(f"the judge answered {text[-80:]!r}, without a grade from {lowest} to {highest}")
     return (float(found[-1]) - lowest) / (highest - lowest)

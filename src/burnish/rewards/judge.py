@@ -24,6 +24,7 @@ from burnish.text import without_secrets
 TEXTS = Path(__file__).parent / "texts"
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds between two tries
 AGAIN = (408, 409, 425, 429)  # and 5xx: ask again later
+ABOUT_THE_QUESTION = (400, 413, 422)  # too long, or not allowed: the next one may be answered
 TOP_LOGPROBS = 20
 
 
@@ -212,6 +213,8 @@ class ApiJudge:
                 answer = self.service.ask(body)
             except ServiceError as error:
                 failure = error
+                if error.status in ABOUT_THE_QUESTION:
+                    raise
                 if error.status is not None and error.status < 500 and error.status not in AGAIN:
                     raise InputError(str(error)) from None
                 if attempt < self.part.retries:

@@ -19,7 +19,7 @@ each response as text (the stop token included), and may return one list of numb
 
 
 @runtime_checkable
-class Judge(Protocol):
+class TokenJudge(Protocol):
     """What reads a response's tokens where they are at hand, and not its text: a RewardModel, or several as one."""
 
     @property
@@ -78,7 +78,7 @@ class RewardPart(BaseModel):
         return bool(self.judges)
 
     def make(self, workshop: Workshop) -> Any:
-        """What scores: a RewardFunction, or a Judge. It may have more to it:
+        """What scores: a RewardFunction, or a TokenJudge. It may have more to it:
 
         remarks         numbers by name about the responses scored last, logged beside its mean score
         take_costs()    numbers by name: what it has cost since it was asked last
