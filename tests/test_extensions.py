@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from burnish import PPOTrainer, SAPairs, TrainConfig
+from burnish import InputError, PPOTrainer, SAPairs, TrainConfig
 from burnish.config.files import load_config
 from burnish.ppo.meanings import METRICS
 from burnish.ppo.samples import log_step
@@ -34,6 +34,17 @@ class GroupMean:
         same = (groups[:, None] == groups).float()  # [B, B]
         advantage = score - same @ score / same.sum(1)
         return sa_pairs.with_columns(advantage=advantage[:, None].expand_as(sa_pairs.mask), baseline=0 * sa_pairs["kl"])
+
+
+def test_an_estimator_with_half_a_state_is_refused():
+    """It would be resumed without it, and nobody would know."""
+
+    class Forgetful(GroupMean):
+        def state(self):
+            return {"weight": 1.0}
+
+    with pytest.raises(InputError, match="Forgetful has no restore and no metrics"):
+        PPOTrainer(tiny_config(), count_vowels, tiny_model(), tiny_tokenizer(), estimator=Forgetful())
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from burnish.errors import InputError
 from burnish.maths import gae_advantages, reward_to_go, td_errors
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
@@ -36,6 +37,17 @@ class StatefulEstimator(Estimator, Protocol):
     def metrics(self) -> dict[str, float]:
         """Of the last batch. By the names of `state`, `burnish credit` finds it again in the log."""
         ...
+
+
+def refuse_half_a_state(estimator: Estimator | None) -> None:
+    """One with some of these methods, but not all, would be resumed without its state, and nobody would know."""
+    methods = ("state", "restore", "metrics")
+    missing = [name for name in methods if not hasattr(estimator, name)]
+    if 0 < len(missing) < len(methods):
+        raise InputError(
+            f"{type(estimator).__name__} has no {' and no '.join(missing)}: an estimator that carries something from "
+            f"batch to batch has all of {', '.join(methods)}, one that does not has none of them"
+        )
 
 
 class TDError:

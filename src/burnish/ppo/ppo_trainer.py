@@ -21,7 +21,14 @@ from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardModel
 from burnish.models.sft_model import SFTModel
 from burnish.models.value_model import ValueModel
-from burnish.ppo.advantage import Estimator, GAEAdvantage, ReturnCalculator, StatefulEstimator, TDError
+from burnish.ppo.advantage import (
+    Estimator,
+    GAEAdvantage,
+    ReturnCalculator,
+    StatefulEstimator,
+    TDError,
+    refuse_half_a_state,
+)
 from burnish.ppo.baselines import baseline_of
 from burnish.ppo.clock import Clock
 from burnish.ppo.experience_buffer import ExperienceBuffer
@@ -66,6 +73,7 @@ class PPOTrainer:
     ) -> None:
         self.config = config
         self.estimator = estimator or baseline_of(config)
+        refuse_half_a_state(self.estimator)
         has_critic = config.has_critic and estimator is None
         self._num_reward_models = 0
         if reward is None:
