@@ -206,10 +206,9 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     for asked_about, own in ((prompts.everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
         for part in own:
             part.check_prompts(asked_about)
-    for part, function in functions:
-        only_measures = part not in config.reward_parts  # and may need references, which held-out prompts alone have
-        if function is not None and (prompts.held_out or not only_measures):
-            _try_out(function, prompts.held_out if only_measures else prompts.train)
+    for function in functions:
+        if function is not None:
+            _try_out(function, prompts.train)
     if needs := config.needs_references:
         require_references(prompts.train, needs)
     each, needed = config.responses_per_prompt, config.prompts_per_step

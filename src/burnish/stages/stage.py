@@ -15,7 +15,7 @@ from rich.console import Console
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
 from burnish.errors import InputError
-from burnish.rewards.part import RewardFunction, RewardPart, Workshop
+from burnish.rewards.part import RewardFunction, Workshop
 from burnish.runs.run import Run
 from burnish.runs.same_run import changes_since
 from burnish.runs.saving import say_finished
@@ -121,10 +121,10 @@ def _check_start_and_rewards(config: TrainConfig, not_yet: Path | None) -> None:
     check_rewards(config, not_yet)
 
 
-def check_rewards(config: TrainConfig, not_yet: Path | None = None) -> list[tuple[RewardPart, RewardFunction | None]]:
-    """Gives the parts with the functions that may be tried out on made-up answers."""
+def check_rewards(config: TrainConfig, not_yet: Path | None = None) -> list[RewardFunction | None]:
+    """Gives the functions that may be tried out on made-up answers."""
     there = [p for p in config.all_reward_parts if not any(_is_to_come(path, not_yet) for path in p.judges)]
-    return [(part, part.check(Workshop(config.reward_timeout))) for part in there]
+    return [part.check(Workshop(config.reward_timeout)) for part in there]
 
 
 def _is_to_come(path: str, not_yet: Path | None) -> bool:
