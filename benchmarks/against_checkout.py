@@ -4,7 +4,9 @@
     python benchmarks/against_checkout.py ../before [--rounds 3] [--shapes short tldr]
 
 The jobs are those of vs_trl.py, with prompts made here and handed to both. The two take turns in fresh processes, and
-who goes first changes with every round. Prints a table, with the median of the rounds' ratios, and one JSON line last.
+who goes first changes with every round. Next to the seconds of the step stands the processor time of the whole process,
+start included: on a machine that others use too, it varies far less. Prints a table, with the medians of the rounds'
+ratios, and one JSON line last.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -24,15 +27,22 @@ from vs_trl import MICRO_BATCH, SETTINGS, job_of
 from workload import LENGTHS
 
 
-def seconds_of(checkout: Path, job: str) -> float:
-    """The job's one step, by the code of a checkout."""
+def seconds_of(checkout: Path, job: str) -> tuple[float, float]:
+    """The job's one step by the code of a checkout, and the processor time of its process."""
     benchmarks = checkout / "benchmarks"
     path = os.pathsep.join([str(checkout / "src"), str(benchmarks)])
     command = [sys.executable, str(benchmarks / "burnish_side.py")]
+    before = _processor_time()
     done = subprocess.run(command, input=job, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path})
     if done.returncode:
         sys.exit(f"{checkout} failed:\n{done.stderr[-4000:]}")
-    return float(json.loads(done.stdout.splitlines()[-1])["seconds"][0])
+    return float(json.loads(done.stdout.splitlines()[-1])["seconds"][0]), _processor_time() - before
+
+
+def _processor_time() -> float:
+    """Of all processes that were waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -43,22 +53,25 @@ def main() -> None:
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     options = parser.parse_args()
     checkouts = {"before": options.before.resolve(), "now": Path(__file__).parent.parent}
-    table = Table("prompts", "setting", "before", "now", "now / before", title="seconds of a PPO step")
+    table = Table(
+        "prompts", "setting", "before", "now", "now / before", "processor time", title="seconds of a PPO step"
+    )
     ratios = {}
     for shape in options.shapes:
         for setting in options.settings:
-            seconds: dict[str, list[float]] = {name: [] for name in checkouts}
+            measured: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
             for number in range(options.rounds):
                 micro = {} if setting == "default" else {"micro_batch_size": MICRO_BATCH[shape]}
                 job = json.dumps(job_of(shape, number) | {"settings": SETTINGS[setting] | micro})
                 for name in checkouts if number % 2 == 0 else reversed(checkouts):
-                    seconds[name].append(seconds_of(checkouts[name], job))
-            ratio = median(now / before for before, now in zip(*seconds.values(), strict=True))
-            ratios[f"{shape} {setting}"] = round(ratio, 3)
-            each = [" ".join(f"{s:.1f}" for s in own) for own in seconds.values()]
-            table.add_row(shape, setting, *each, f"{ratio:.3f}")
-            print(shape, setting, *each, f"{ratio:.3f}", file=sys.stderr, flush=True)
-    Console(width=100).print(table)
+                    measured[name].append(seconds_of(checkouts[name], job))
+            pairs = list(zip(measured["before"], measured["now"], strict=True))
+            ratio, of_processor = (median(now[n] / before[n] for before, now in pairs) for n in range(2))
+            ratios[f"{shape} {setting}"] = [round(ratio, 3), round(of_processor, 3)]
+            each = [" ".join(f"{seconds:.1f} ({cpu:.1f})" for seconds, cpu in own) for own in measured.values()]
+            table.add_row(shape, setting, *each, f"{ratio:.3f}", f"{of_processor:.3f}")
+            print(shape, setting, *each, f"{ratio:.3f} {of_processor:.3f}", file=sys.stderr, flush=True)
+    Console(width=120).print(table)
     print(json.dumps(ratios))
 
 

@@ -9,6 +9,9 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ["BURNISH_STATE"] = tempfile.mkdtemp(prefix="burnish-state-")  # the user's own key stays out of it
 sys.path.insert(0, str(Path(__file__).parent))
 
+# Before torch, which reads what it sets: threads that wait must not spin beside the other process's tests.
+import burnish  # noqa: F401  # isort: skip
+
 import pytest
 import torch
 
