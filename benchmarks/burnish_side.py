@@ -10,7 +10,7 @@ from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup.embedded import EMBEDDED_NAME
 from burnish.decoder.memory import peak_bytes
 from burnish.evaluation.measure import evaluate
-from workload import ignore_stop_tokens
+from burnish.stages.measuring import ignore_stop_tokens
 
 
 def main() -> None:

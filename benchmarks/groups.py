@@ -33,7 +33,7 @@ def measure(name: str, seed: int) -> dict[str, Any]:
     from burnish.base_setup.embedded import EMBEDDED_NAME
     from burnish.decoder.memory import peak_bytes
     from burnish.decoder.shared_base import SharedBase
-    from workload import ignore_stop_tokens
+    from burnish.stages.measuring import ignore_stop_tokens
 
     each = SIZES[name]
     config = PPOConfig(

@@ -22,7 +22,8 @@ from torch import Tensor
 from burnish import PPOConfig, PPOTrainer
 from burnish.base_setup.embedded import EMBEDDED_NAME
 from burnish.decoder.shared_base import SharedBase
-from workload import ignore_stop_tokens, machine, prompts_of_length, write_results
+from burnish.stages.measuring import ignore_stop_tokens
+from workload import machine, prompts_of_length, write_results
 
 BASE = {"batch_size": 16, "prompt_tokens": 200, "max_new_tokens": 24, "epochs": 2}
 AXES = {

@@ -10,8 +10,6 @@ torch's profiler tells how much of the time is spent in matrix products and atte
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +19,8 @@ from torch.profiler import ProfilerActivity, profile
 from arithmetic import Arithmetic
 from burnish import PPOTrainer
 from burnish.ppo import token_attribution
-from workload import machine, matmul_rate, ppo_task, write_results
+from burnish.stages.measuring import Stopwatch, matmul_rate
+from workload import machine, ppo_task, write_results
 
 WAYS: dict[str, dict[str, Any]] = {
     "top third of the layers (the demo)": {},
@@ -29,29 +28,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "top third of the layers, the exact KL in reward and loss": {"kl_in": "both", "kl_estimator": "exact"},
 }
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product")
-
-
-class Stopwatch:
-    """Adds up the seconds of methods; time inside a nested one belongs to the nested one alone."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._inner = [0.0]
-
-    def on(self, owner: Any, method: str, part: str) -> None:
-        original: Callable[..., Any] = getattr(owner, method)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            self._inner.append(0.0)
-            start = time.perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                whole = time.perf_counter() - start
-                self.seconds[part] = self.seconds.get(part, 0.0) + whole - self._inner.pop()
-                self._inner[-1] += whole
-
-        setattr(owner, method, timed)
 
 
 def measure(settings: dict[str, Any], steps: int) -> dict[str, Any]:

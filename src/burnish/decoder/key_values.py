@@ -95,7 +95,7 @@ class GrowingCache:
         self.filled += num_tokens
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Forgets the sequences that are finished.  rows [B] bool"""
+        """Forgets all sequences but these.  rows [n]"""
         self.room = self.room[:, :, rows]
         self.shared = None if self.shared is None else self.shared.keep(rows)
 

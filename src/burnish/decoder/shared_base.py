@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
+from itertools import compress, takewhile
 from typing import Any
 
 import torch
@@ -206,7 +206,8 @@ class SharedBase:
         if not self.decoder.shares_prompts:
             return OwnState(len(prompt_ids))
         start = self.suffix_start(prompt_ids.shape[1])
-        prefixes = [tuple(i[m].tolist()) for i, m in zip(prompt_ids[:, :start], prompt_mask[:, :start], strict=True)]
+        ids, real = prompt_ids[:, :start].tolist(), prompt_mask[:, :start].tolist()
+        prefixes = [tuple(compress(i, r)) for i, r in zip(ids, real, strict=True)]
         entries = self.prompt_cache.lookup(prefixes, self._prefill, self.beginning) if start else []
         rows = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
         if start == 0 or len(rows) == len(prefixes) or not self.shares_prefixes:

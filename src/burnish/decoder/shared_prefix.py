@@ -46,7 +46,7 @@ class SharedPrefix:
         return self.key_mask.shape[1]
 
     def keep(self, chosen: Tensor) -> SharedPrefix:
-        """Those that some of the sequences read.  chosen [B] bool"""
+        """Those that some of the sequences read.  chosen [n]"""
         used, rows = self.rows[chosen].unique(return_inverse=True)
         entries = self.entries if len(used) == len(self.key_mask) else self.entries[:, :, used]
         return SharedPrefix(entries, rows, self.key_mask[used], self.first_layer)

@@ -214,8 +214,8 @@ class OwnState:
         """The model counts for itself."""
 
     def keep_rows(self, rows: Tensor) -> None:
-        """Forgets the sequences that are finished.  rows [B] bool"""
-        self.state.reorder_cache(rows.nonzero().squeeze(1))
+        """Forgets all sequences but these.  rows [n]"""
+        self.state.reorder_cache(rows)
 
 
 class _InOurCache:

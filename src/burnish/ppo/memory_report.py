@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from burnish.decoder.head import CHUNK_BYTES
 from burnish.decoder.memory import held_bytes
 from burnish.decoder.shared_base import PREFILL_TOKENS
@@ -34,6 +36,13 @@ def memory_report(trainer: PPOTrainer, prompts: Sequence[str]) -> list[Row]:
     if trainer.base.device.type == "cpu":
         rows.append(("at its peak", _peak(trainer, work), "predicted, the process and its libraries included"))
     return [*roles, *((name, size / MEGABYTE, what) for name, size, what in rows if size)]
+
+
+def predicted_peak(trainer: PPOTrainer, prompts: Sequence[str]) -> float:
+    """The most bytes that steps on these prompts will hold: in this process, or of a CUDA device, where the prediction
+    has not been measured yet.
+    """
+    return _peak(trainer, _work(trainer, [len(ids) for ids in trainer.generator.encoder.encode(list(prompts))]))
 
 
 def _roles(trainer: PPOTrainer) -> list[Row]:
@@ -104,12 +113,14 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
 
 
 def _peak(trainer: PPOTrainer, work: _Work) -> float:
-    """What the process holds now, what training adds for good, and the largest of the phases, which take turns.
+    """What is held now, what training adds for good, and the largest of the phases, which take turns.
 
     Prompts that an earlier stage has read are held already.
     """
+    device = trainer.base.device
+    held = torch.cuda.memory_allocated(device) if device.type == "cuda" else held_bytes()
     prompts_to_read = max(work.prompts - trainer.base.prompt_cache.nbytes, 0)
     for_good = 3 * sum(own.role.nbytes for own in trainer.model_trainer.updates.values()) + prompts_to_read
     decoding = work.room + work.context + work.sampling
     later = work.context + max(work.scoring, work.training)
-    return held_bytes() + HOLES * (for_good + max(work.reading, decoding, later))
+    return held + HOLES * (for_good + max(work.reading, decoding, later))

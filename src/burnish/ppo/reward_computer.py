@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -201,7 +202,8 @@ class RewardComputer:
     def _tokens(self, texts: list[str], sa_pairs: SAPairs | None) -> list[list[str]]:
         """The tokens of each response as text: those generated, or, for text from elsewhere, the tokenizer's."""
         if sa_pairs is not None:
-            ids = [action[mask].tolist() for action, mask in zip(sa_pairs["action"], sa_pairs.mask, strict=True)]
+            both = zip(sa_pairs["action"].tolist(), sa_pairs.mask.tolist(), strict=True)
+            ids = [list(compress(action, real)) for action, real in both]
         elif self.tokenizer is not None:
             ids = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         else:

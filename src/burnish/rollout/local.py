@@ -11,6 +11,7 @@ from burnish.decoder.key_values import GrowingCache
 from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.shared_context import SharedContext
 from burnish.decoder.whole_model import OwnState
+from burnish.errors import DivergedError
 from burnish.models.policy_model import PolicyModel
 from burnish.rollout.rollout import Rollout
 from burnish.rollout.sampling import Sampled, Sampler
@@ -18,6 +19,9 @@ from burnish.sa_pairs.padding import left_padded
 
 # Finished sequences leave the decoding batch when they are this share of it: each departure copies the cache once.
 DROP_WHEN_FINISHED = 0.25
+# Tokens from one look at who still speaks to the next, where the model is not on the CPU: at a look the host waits for
+# the device, which then has nothing to do. What is decoded meanwhile for responses that have ended is not kept.
+TOKENS_PER_LOOK = 8
 
 
 class LocalEngine:
@@ -68,6 +72,7 @@ def _decode(
     stop_ids: Tensor,
 ) -> None:
     decoder = base.decoder
+    tokens_per_look, looked = 1 if base.device.type == "cpu" else TOKENS_PER_LOOK, 0
     rows = torch.arange(inputs.shape[0], device=base.device)  # the sequences in the batch
     alive = torch.ones_like(rows, dtype=torch.bool)  # and which of them still speak
     for t in range(tape.max_new_tokens):
@@ -76,17 +81,25 @@ def _decode(
         cache.advance(inputs.shape[1])
         state = decoder.norm(hidden[:, -1])  # [n, H]
         sampled = sampler(decoder.logits(state).contiguous(), generator, rows)
-        tape.write(t, rows[alive], alive, trunk, state, sampled)
-        stopped = torch.isin(sampled.action, stop_ids)
-        tape.finished[rows[alive & stopped]] = True
-        alive = alive & ~stopped
-        if not alive.any():
-            break
+        tape.write(t, rows, alive, trunk, state, sampled)
+        alive = alive & ~torch.isin(sampled.action, stop_ids)
+        tape.finished[rows] = ~alive
         inputs, key_mask = sampled.action[:, None], torch.cat([key_mask, torch.ones_like(key_mask[:, :1])], dim=1)
-        if (~alive).sum() >= DROP_WHEN_FINISHED * len(rows):
-            cache.keep_rows(alive)
-            rows, inputs, key_mask = rows[alive], inputs[alive], key_mask[alive]
-            alive = alive[alive]
+        if t + 1 < min(looked + tokens_per_look, tape.max_new_tokens):
+            continue
+        speak, sound = torch.stack([alive, tape.logprob[rows, looked : t + 1].isfinite().all(1)]).tolist()
+        looked = t + 1
+        if not all(sound):
+            raise DivergedError(
+                f"the policy's logits are not finite (response {int(rows[sound.index(False)])}); its last update "
+                "ruined it. Lower the learning rate"
+            )
+        if not any(speak):
+            break
+        if speak.count(False) >= DROP_WHEN_FINISHED * len(speak):
+            stay = torch.tensor([row for row, speaks in enumerate(speak) if speaks], device=base.device)
+            cache.keep_rows(stay)
+            rows, alive, inputs, key_mask = (x[stay] for x in (rows, alive, inputs, key_mask))
 
 
 class _Tape:
@@ -114,18 +127,23 @@ class _Tape:
         self.widest = 0  # of the sets kept so far; 0: nothing is cut off
 
     def write(self, t: int, rows: Tensor, alive: Tensor, trunk: Tensor, state: Tensor, sampled: Sampled) -> None:
-        self.mask[rows, t] = True
-        self.states[rows, t] = state[alive]
-        self.action[rows, t] = sampled.action[alive]
-        self.logprob[rows, t] = sampled.logprob[alive]
-        self.entropy[rows, t] = sampled.entropy[alive]
+        """Token t of the sequences in `rows`; of those that are not alive, nothing."""
+
+        def of_alive(x: Tensor, nothing: int = 0) -> Tensor:
+            return x.masked_fill(~alive.view(-1, *[1] * (x.dim() - 1)), nothing)
+
+        self.mask[rows, t] = alive
+        self.states[rows, t] = of_alive(state)
+        self.action[rows, t] = of_alive(sampled.action)
+        self.logprob[rows, t] = of_alive(sampled.logprob)
+        self.entropy[rows, t] = of_alive(sampled.entropy)
         columns = slice(0, self.num_suffix) if t == 0 else slice(self.num_suffix + t - 1, self.num_suffix + t)
         if self.trunk is not None:
-            self.trunk[rows, columns] = trunk[alive]
+            self.trunk[rows, columns] = of_alive(trunk)
         if sampled.kept is not None:
             size = sampled.kept.shape[1]
             self.widest = max(self.widest, size)
-            self.kept[rows, t, :size] = sampled.kept[alive]
+            self.kept[rows, t, :size] = of_alive(sampled.kept, -1)
 
     def rollout(
         self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, prefix_rows: Tensor | None

@@ -9,7 +9,6 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from burnish.errors import DivergedError
 from burnish.maths import entropy
 
 
@@ -35,15 +34,10 @@ class Sampler:
     def __call__(
         self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
     ) -> Sampled:
-        """`numbers` [n] are the responses that the rows belong to."""
+        """`numbers` [n] are the responses that the rows belong to. Where logits are not finite, the log-probability is
+        not a number.
+        """
         z = logits.float() / self.temperature  # [n, V]
-        finite = torch.isfinite(z.amax(-1))
-        if not finite.all():
-            row = int((~finite).nonzero()[0])
-            raise DivergedError(
-                f"the policy's logits are not finite (response {row if numbers is None else int(numbers[row])}); its "
-                "last update ruined it. Lower the learning rate"
-            )
         kept = None
         if self.truncates:
             z, kept = self._truncate(z)  # [n, k] each
@@ -73,8 +67,9 @@ class Sampler:
         # A token stays while the mass before it is below top_p; the first always does.
         stays = p.cumsum(-1) - p < self.top_p
         stays[:, 0] = True
-        width = int(stays.sum(1).max())
-        z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
+        if z.device.type == "cpu":  # another device would have to be waited for, token by token
+            width = int(stays.sum(1).max())
+            z, ids, stays = z[:, :width], ids[:, :width], stays[:, :width]
         return z.masked_fill(~stays, -torch.inf), ids.masked_fill(~stays, -1).int()
 
 

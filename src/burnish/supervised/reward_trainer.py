@@ -139,14 +139,15 @@ class RewardTrainer:
         """-log sigmoid(chosen - rejected) for a pair, half the squared error to the standardised score for a score."""
         prompts = [t.prompt for t in batch for _ in t.answers]
         scores = self._raw_scores(prompts, [a for t in batch for a in t.answers])
-        loss, margins = scores.sum() * 0.0, []
+        loss, differences = scores.sum() * 0.0, []
         for tokens, own in zip(batch, scores.split([len(t.answers) for t in batch]), strict=True):
             if tokens.score is not None:
                 loss = loss + 0.5 * (own[0] - (tokens.score - self._score_mean) / self._score_std) ** 2
                 continue
             difference = own[0] - own[1]
             loss = loss - F.logsigmoid(difference)
-            margins.append(difference.item())
+            differences.append(difference.detach())
+        margins = torch.stack(differences).tolist() if differences else []
         count = len(margins)
         return loss, {
             "loss": (loss.detach(), len(batch)),
