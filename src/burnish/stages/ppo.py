@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 from safetensors import SafetensorError
 
-from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
 from burnish.base_setup.lora_setup import unreachable
+from burnish.base_setup.sources import model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
@@ -281,14 +281,14 @@ def _answers(console: Console, trainer: PPOTrainer, run: Run, prompts: Sequence[
 
 def how_to_use(run: Run, config: TrainConfig, invocation: list[int]) -> str:
     """The adapter's path and what loads it."""
-    base = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
+    revision = "" if config.revision is None else f', revision="{config.revision}"'
     lines = [f"\nThe tuned adapter is in {run.policy_folder}", f'  burnish generate {run.folder} "your prompt"']
     if config.adapter_scope == "sequence" or invocation:
         lines += [
             "or from Python:",
             "  from transformers import AutoModelForCausalLM",
             "  from peft import PeftModel",
-            f'  base = AutoModelForCausalLM.from_pretrained("{base}")',
+            f'  base = AutoModelForCausalLM.from_pretrained("{model_source(config)}"{revision})',
             f'  model = PeftModel.from_pretrained(base, "{run.policy_folder}")',
         ]
     if config.adapter_scope == "sequence":

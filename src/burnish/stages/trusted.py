@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from burnish.base_setup.embedded import EMBEDDED_NAME
+from burnish.base_setup.sources import full_name, is_on_the_hub
 from burnish.config import ModelConfig, TrainConfig
 from burnish.config.keys import DATA, marked
 from burnish.data.rows import FILES
@@ -49,8 +49,8 @@ def all_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
 
 def model_deeds(config: ModelConfig) -> Iterator[str]:
     """A model that is on this machine is weights and runs nothing; any other is asked for."""
-    if config.model_name != EMBEDDED_NAME and not Path(config.model_name).is_dir():
-        yield f"ask the model hub for {config.model_name}"
+    if is_on_the_hub(config):
+        yield f"ask the model hub for {full_name(config)}"
 
 
 def data_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
