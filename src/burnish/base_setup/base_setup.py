@@ -12,11 +12,15 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import torch
+from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from burnish.base_setup.kept_fingerprints import KeptFingerprint
+from burnish.base_setup.lora_files import SCOPE_FILE, check_start, is_foreign, read_json
 from burnish.base_setup.lora_setup import lora_config
+from burnish.base_setup.merged_lora import is_to_be_merged, merge_lora
+from burnish.base_setup.same_base import check_base
 from burnish.base_setup.sources import WAYS_OUT, full_name, model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import ModelConfig
@@ -26,6 +30,7 @@ from burnish.data.hub import hub_answers
 from burnish.decoder.base_identity import BaseIdentity, other_tensors
 from burnish.decoder.decoder import context_length
 from burnish.decoder.shared_base import SharedBase
+from burnish.decoder.whole_model import layers_of
 from burnish.errors import InputError, is_out_of_memory
 
 
@@ -38,14 +43,21 @@ class BaseSetup:
         model: Any = None,
         tokenizer: Any = None,
         encoder: PromptEncoder | None = None,
+        start: Path | None = None,
     ) -> None:
         """`model` and `tokenizer` may be given ready-made instead of being loaded by name; `encoder` is one that has
-        its tokenizer loaded, and perhaps prompts read, already.
+        its tokenizer loaded, and perhaps prompts read, already. `start` is the folder of the adapter that training
+        starts from: it is merged into the base here, or left to be loaded (`base.identity.merged` tells).
         """
         seed_everything(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
             raise InputError("give both a model and its tokenizer, or neither")
-        name, kept = "", None
+        if isinstance(model, PeftModel):
+            raise InputError(
+                "the model that is given carries a peft adapter, and burnish grafts its own on the model below; give "
+                "model.merge_and_unload()"
+            )
+        name, kept, is_given = "", None, model is not None
         if model is None:
             dtype = choose_dtype(config.dtype, choose_device(config.device))
             name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), str(dtype))
@@ -54,6 +66,8 @@ class BaseSetup:
             kept.loaded()
         reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
         identity = BaseIdentity(model, tokenizer, name, reading, kept)
+        if start is not None:
+            _merge_if_needed(config, model, identity, start, is_given)
         self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20, identity)
         if not self.base.stop_ids:
             raise InputError(
@@ -67,6 +81,21 @@ class BaseSetup:
     def add_adapter(self, name: str) -> None:
         """A fresh adapter of the configured shape."""
         self.base.add_adapter(name, copy.deepcopy(self._lora))
+
+
+def _merge_if_needed(config: ModelConfig, model: Any, identity: BaseIdentity, start: Path, is_given: bool) -> None:
+    check_start(str(start), start)
+    ours = lora_config(config, layers_of(model.get_decoder()), model.config.model_type)
+    if not is_to_be_merged(start, ours, config.adapter_scope):
+        return
+    if is_given:
+        raise InputError(
+            f"the LoRA in {start} would have to be merged into the model that is given, which stays as it is; merge it "
+            "first and leave sft out: model = PeftModel.from_pretrained(model, FOLDER).merge_and_unload()"
+        )
+    if not is_foreign(start):
+        check_base(start, read_json(start / SCOPE_FILE).get("base"), identity)
+    merge_lora(model, identity, start)
 
 
 def seed_everything(seed: int) -> None:

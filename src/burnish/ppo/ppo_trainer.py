@@ -79,7 +79,8 @@ class PPOTrainer:
         if reward is None:
             for part in config.reward_parts:
                 part.check(Workshop(config.reward_timeout))  # what does not exist fails before anything is loaded
-        self.setup = BaseSetup(config, model, tokenizer, encoder)
+        start = None if config.sft is None else adapter_folder(config.sft, "sft")
+        self.setup = BaseSetup(config, model, tokenizer, encoder, start)
         self.base = self.setup.base
         self.setup.add_adapter("policy")
         if has_critic:
@@ -87,8 +88,8 @@ class PPOTrainer:
         self.policy = PolicyModel(self.base, "policy", config.temperature)
         self.sft_model = SFTModel(self.base, config.temperature)
         self.value_model = ValueModel(self.base, "value", config.value_range) if has_critic else None
-        if config.sft is not None:
-            self._start_from_sft(adapter_folder(config.sft, "sft"))
+        if start is not None and self.base.identity.merged is None:
+            self._start_from_sft(start)
 
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
