@@ -14,6 +14,7 @@ from burnish.config import PPOConfig
 from burnish.errors import InputError
 from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.models.policy_model import PolicyModel
+from burnish.ppo.from_run import given_before
 from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
 from burnish.runs.run import Run
@@ -39,6 +40,11 @@ def generate_beside_start(
     run = Run.open(run_folder)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
+    if "model" in given_before(run):
+        raise InputError(
+            f"{run.folder} was trained on a model that was given from Python, and no file has it; answer there: "
+            "PPOTrainer.from_run(folder, model=..., tokenizer=...).generator.generate_sequences(prompts)"
+        )
     # No reward is asked, so one that is not known here does not matter.
     settings = {k: v for k, v in run.settings.items() if k not in ("reward", "eval_reward", "value_from_reward")}
     kind = PPOConfig if run.stage == "ppo" and "prompts" not in settings else STAGES[run.stage].config
