@@ -13,13 +13,16 @@ from safetensors.torch import load_file, save_file
 
 from burnish import InputError, PPOTrainer, RewardTrainer
 from burnish.base_setup.base_setup import BaseSetup, load_model
+from burnish.base_setup.merged_lora import merge_lora
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.data import Preference
+from burnish.decoder.base_identity import BaseIdentity
 from burnish.models.adapter_files import save_to_run
 from burnish.models.policy_model import PolicyModel
 from burnish.runs.run import Run
 from burnish.stages.stage import STAGES
 from failures import make_workplace, state_hash
+from families import family_model
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer
 
 SHAPES = {
@@ -86,6 +89,24 @@ def test_the_policy_begins_at_base_plus_lora_as_peft_computes_it(tmp_path, base,
     trained = trainer.ppo_step(PROMPTS)
     assert trained["kl"] == pytest.approx(0.0, abs=1e-5)
     assert trained["first_ratio_error"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("family", "scope"), [("gpt2", "response"), ("phi3", "response"), ("qwen3_moe", "response"), ("lfm2", "sequence")]
+)
+def test_so_it_does_in_families_that_are_built_otherwise(tmp_path, family, scope):
+    """Transposed and fused projections, experts, convolutions; walked and called as a whole."""
+    family_model(family).save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # peft's, of transposed weights
+        lora = foreign_lora(tmp_path / "lora", model=family_model(family), r=3, target_modules="all-linear")
+    trainer = PPOTrainer(config_of(tmp_path / "model", lora, adapter_scope=scope), count_vowels)
+    trainer.generator.agree_on_invocation(PROMPTS)
+    pairs, _ = trainer.generator.generate_sequences(PROMPTS, trainer.sampling_generator)
+    beside = PeftModel.from_pretrained(family_model(family), lora).eval()
+    torch.testing.assert_close(pairs["logprob"][pairs.mask], own_logprobs(beside, pairs), rtol=0, atol=2e-4)
+    assert trainer.ppo_step(PROMPTS)["kl"] == pytest.approx(0.0, abs=1e-5)
 
 
 def test_in_half_precision_the_start_is_what_pefts_merge_gives(tmp_path, base):
@@ -276,6 +297,13 @@ def test_what_cannot_be_merged_exactly_is_refused_with_the_reason(tmp_path, base
         config = TrainConfig(prompts="-", **config_of(base, lora, dtype=dtype).model_dump())
         with pytest.raises(InputError, match=sentence):
             start(config)
+
+
+def test_a_quantized_base_takes_no_lora(tmp_path):
+    lora, model = foreign_lora(tmp_path / "lora", target_modules=["q_proj"]), tiny_model()
+    model.hf_quantizer = object()  # as transformers marks it
+    with pytest.raises(InputError, match="cannot be merged into a quantized base"):
+        merge_lora(model, BaseIdentity(model, tiny_tokenizer()), lora)
 
 
 def test_a_model_that_is_given_stays_as_it_is(tmp_path, base):

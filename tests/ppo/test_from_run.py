@@ -20,13 +20,16 @@ from failures import make_workplace
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer
 
 
+SHORT = ["num_eval_prompts=0", "lr_schedule=constant"]
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """A finished run of four steps, saved after two and after four, and one of six from which it came."""
+    """A finished run of two steps, and one of four that began in the same way."""
     folder = make_workplace(tmp_path_factory.mktemp("from_run"))
     with contextlib.chdir(folder):
-        for name, steps in (("four", 4), ("six", 6)):
-            config = load_train_config("config.yaml", [f"steps={steps}", f"run_name={name}", "lr_schedule=constant"])
+        for name, steps in (("two", 2), ("four", 4)):
+            config = load_train_config("config.yaml", [*SHORT, f"steps={steps}", f"run_name={name}"])
             STAGES["ppo"].run(config, Console(quiet=True))
     return folder
 
@@ -52,37 +55,37 @@ def saved_model(folder, **changes):
 
 
 def test_a_finished_run_is_there_with_all_that_it_learned(workplace):
-    trainer = PPOTrainer.from_run(workplace / "runs" / "four")
-    continued = PPOTrainer.from_run(workplace / "runs" / "four", resume=True)
+    trainer = PPOTrainer.from_run(workplace / "runs" / "two")
+    continued = PPOTrainer.from_run(workplace / "runs" / "two", resume=True)
     assert torch.equal(weights_of(trainer), weights_of(continued))
-    assert (trainer.step, continued.step) == (0, 4)
+    assert (trainer.step, continued.step) == (0, 2)
     assert trainer.kl_coef == pytest.approx(continued.kl_coef, rel=0.01)  # as it drifted, up to the last step's update
     before = weights_of(trainer)
     history = trainer.train([f"number {n}:" for n in range(8)])
-    assert len(history) == 4
+    assert len(history) == 2
     assert not torch.equal(weights_of(trainer), before)
 
 
 def test_resumed_in_python_it_makes_the_steps_that_the_run_would_have_made(workplace):
-    trainer = PPOTrainer.from_run(workplace / "runs" / "four", resume=True, steps=6)
-    config = load_train_config(workplace / "config.yaml")
+    trainer = PPOTrainer.from_run(workplace / "runs" / "two", resume=True, steps=4)
+    config = load_train_config(workplace / "config.yaml", SHORT)
     trainer.train(STAGES["ppo"].load(config).train)
-    whole = PPOTrainer.from_run(workplace / "runs" / "six", resume=True)
-    assert trainer.step == whole.step == 6
+    whole = PPOTrainer.from_run(workplace / "runs" / "four", resume=True)
+    assert trainer.step == whole.step == 4
     assert torch.equal(weights_of(trainer), weights_of(whole))
 
 
 def test_resuming_refuses_another_run_and_what_is_not_there(workplace, tmp_path):
-    four = workplace / "runs" / "four"
+    two = workplace / "runs" / "two"
     with pytest.raises(InputError, match=r"started with other settings \(batch_size: 4 -> 8\)"):
-        PPOTrainer.from_run(four, resume=True, batch_size=8)
+        PPOTrainer.from_run(two, resume=True, batch_size=8)
     with pytest.raises(InputError, match=r"base model \(weights\) changed since"):
-        PPOTrainer.from_run(four, resume=True, model=tiny_model(seed=5), tokenizer=tiny_tokenizer())
+        PPOTrainer.from_run(two, resume=True, model=tiny_model(seed=5), tokenizer=tiny_tokenizer())
     with pytest.raises(InputError, match=r"unknown key 'learning_rat'; did you mean 'learning_rate'"):
-        PPOTrainer.from_run(four, learning_rat=1.0)
+        PPOTrainer.from_run(two, learning_rat=1.0)
     with pytest.raises(InputError, match="is not a run folder"):
         PPOTrainer.from_run(workplace / "runs")
-    trainer = PPOTrainer.from_run(four)
+    trainer = PPOTrainer.from_run(two)
     trainer.save(tmp_path / "saved")
     with pytest.raises(NoCheckpointError, match=r"has no checkpoint to continue from; without resume=True"):
         PPOTrainer.from_run(tmp_path / "saved", resume=True)
@@ -90,14 +93,14 @@ def test_resuming_refuses_another_run_and_what_is_not_there(workplace, tmp_path)
 
 def test_a_run_of_somebody_else_runs_and_asks_nothing(workplace, tmp_path, monkeypatch):
     monkeypatch.setenv("BURNISH_STATE", str(tmp_path / "somebody"))
-    four = workplace / "runs" / "four"
+    two = workplace / "runs" / "two"
     with pytest.raises(InputError, match=r"not made by you .*\n  - run .*judge.py.*\n.*call from_run with trust=True"):
-        PPOTrainer.from_run(four)
+        PPOTrainer.from_run(two)
     with pytest.raises(InputError, match=r"\n  - ask the model hub for someone/model\n"):
-        PPOTrainer.from_run(four, reward=count_vowels, model_name="someone/model")
-    assert PPOTrainer.from_run(four, reward=count_vowels).reward_computer.name == "count_vowels"  # weights are data
-    assert PPOTrainer.from_run(four, trust=True).ppo_step(["number 3:"] * 4)["rewards"]
-    assert not trust.is_own(four / "config.yaml")
+        PPOTrainer.from_run(two, reward=count_vowels, model_name="someone/model")
+    assert PPOTrainer.from_run(two, reward=count_vowels).reward_computer.name == "count_vowels"  # weights are data
+    assert PPOTrainer.from_run(two, trust=True).ppo_step(["number 3:"] * 4)["rewards"]
+    assert not trust.is_own(two / "config.yaml")
 
 
 def test_from_run_takes_ppo_runs(workplace):

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+from peft import (
+    LoraConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -42,39 +49,45 @@ def merge_lora(model: Any, identity: BaseIdentity, folder: Path) -> None:
         )
     weights = _weights_of(folder, model.device)
     settings = {key: saved[key] for key in SHAPING if key in saved}
-    identity.with_lora(MergedLora(str(folder), _fingerprint(settings, weights)))
+    identity.with_lora(MergedLora(str(folder.resolve()), _fingerprint(settings, weights)))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore", UserWarning)  # peft's, of tied weights: the comparison decides
+        bare = _logits(model)
+        grafted = _grafted(model, folder, settings, weights, saved.get("base_model_name_or_path"))
+        beside = _logits(model)
+        grafted.merge_and_unload()
+        merged = _logits(model)
+    if not (beside - merged).abs().max() <= _rounding(model.dtype, bare, beside):
+        raise InputError(
+            f"the LoRA in {folder} says something else when it is merged into this base: it adapts weights that are "
+            "shared (tied embeddings) or read past their module. Use a LoRA on the linear modules of the layers"
+        )
+
+
+def _grafted(
+    model: Any, folder: Path, settings: dict[str, Any], weights: dict[str, Tensor], base_name: str | None
+) -> PeftModel:
+    """The LoRA beside the base, with every tensor of its file in its place."""
+    named = f" (its config names {base_name})" if base_name else ""
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore", UserWarning)  # peft's, of tied weights: the comparison decides
-            bare = _logits(model)
-            grafted = get_peft_model(
-                model, LoraConfig(task_type="CAUSAL_LM", inference_mode=True, **settings), adapter_name=NAME
-            ).eval()
-            own = get_peft_model_state_dict(grafted, adapter_name=NAME, save_embedding_layers=False)
-            problem = other_tensors(own.keys() - weights.keys(), weights.keys() - own.keys())
-            if problem:
-                raise InputError(
-                    f"the LoRA in {folder} does not fit this base model, or is damaged: its file {problem}. Use the "
-                    f"base that it was trained on{_named(saved)}; if it brings more than a LoRA, {FOLD}"
-                )
-            set_peft_model_state_dict(grafted, weights, adapter_name=NAME)
-            beside = _logits(model)
-            grafted.merge_and_unload()
-            merged = _logits(model)
+        lora = LoraConfig(task_type="CAUSAL_LM", inference_mode=True, **settings)
+        grafted = get_peft_model(model, lora, adapter_name=NAME).eval()
+        own = get_peft_model_state_dict(grafted, adapter_name=NAME, save_embedding_layers=False)
+        problem = other_tensors(own.keys() - weights.keys(), weights.keys() - own.keys())
+        if problem:
+            raise InputError(
+                f"the LoRA in {folder} does not fit this base model, or is damaged: its file {problem}. Use the base "
+                f"that it was trained on{named}; if it brings more than a LoRA, {FOLD}"
+            )
+        set_peft_model_state_dict(grafted, weights, adapter_name=NAME)
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, InputError) or is_out_of_memory(error):
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
         raise InputError(
-            f"the LoRA in {folder} does not fit this base model: {reason}. Use the base that it was trained "
-            f"on{_named(saved)}"
+            f"the LoRA in {folder} does not fit this base model: {reason}. Use the base that it was trained on{named}"
         ) from None
-    if (beside - merged).abs().max() <= _rounding(model.dtype, bare, beside):
-        return
-    raise InputError(
-        f"the LoRA in {folder} says something else when it is merged into this base: it adapts weights that are shared "
-        "(tied embeddings) or read past their module. Use a LoRA on the linear modules of the layers"
-    )
+    return grafted
 
 
 def _weights_of(folder: Path, device: torch.device) -> dict[str, Tensor]:
@@ -111,8 +124,3 @@ def _rounding(dtype: torch.dtype, bare: Tensor, beside: Tensor) -> Tensor:
     if dtype in TOLERANCE:
         return TOLERANCE[dtype] * largest
     return torch.maximum(5e-2 * largest, 0.5 * (beside - bare).abs().max())
-
-
-def _named(saved: dict[str, Any]) -> str:
-    name = saved.get("base_model_name_or_path")
-    return f" (its config names {name})" if name else ""
