@@ -19,7 +19,6 @@ from burnish.stages.stage import STAGES
 from failures import make_workplace
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_model, tiny_tokenizer
 
-
 SHORT = ["num_eval_prompts=0", "lr_schedule=constant"]
 
 
