@@ -24,6 +24,24 @@ def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     assert (tmp_path / "runs" / "brief" / "adapters" / "policy" / "adapter_model.safetensors").exists()
 
 
+def test_the_ways_to_start_run(capsys, monkeypatch, tmp_path):
+    """Those of docs/models.md that are Python, in order, in one namespace, with a tiny model for the embedded one."""
+    from tiny import tiny_model, tiny_tokenizer
+
+    monkeypatch.chdir(tmp_path)
+    tiny_model().save_pretrained("model")
+    tiny_tokenizer().save_pretrained("model")
+    monkeypatch.setattr("burnish.base_setup.embedded.embedded_model_folder", lambda: tmp_path / "model")
+    namespace: dict[str, object] = {}
+    page = (ROOT / "docs" / "models.md").read_text()
+    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(snippets) == 3
+    for snippet in snippets:
+        exec(compile(snippet, "docs/models.md", "exec"), namespace)
+    assert float(capsys.readouterr().out) < 1e-4
+    assert (tmp_path / "runs" / "further" / "adapters" / "policy" / "adapter_model.safetensors").exists()
+
+
 def test_no_page_has_a_gap_to_fill():
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         assert not re.search(r"\b[A-Z]+_(TABLE|SENTENCE|TIME)\b", page.read_text()), page.name

@@ -285,6 +285,12 @@ def another_model(stage: Stage, key: str) -> None:
     assert not torch.equal(*heads)
 
 
+def a_version_on_the_hub(stage: Stage, key: str) -> None:
+    """A folder has none: that it was asked for shows by its refusal."""
+    with pytest.raises(InputError, match="revision 'v2' is a version of a model on the hub"):
+        stage.trainer(stage.config(**stage.base | {key: "v2"}))
+
+
 def number_format(stage: Stage, key: str) -> None:
     assert stage.trainer(stage.config(**stage.base)).base.head.dtype == torch.float32
     assert stage.trainer(stage.config(**stage.base | {key: "bfloat16"})).base.head.dtype == torch.bfloat16
@@ -307,6 +313,7 @@ def a_policy_that_runs_away(stage: Stage, key: str) -> None:
 
 MODEL = {
     "model_name": another_model,
+    "revision": a_version_on_the_hub,
     "device": a_device_that_is_none,
     "dtype": number_format,
     "lora_r": seen(4, "start"),

@@ -12,12 +12,16 @@ from typing import Any
 import huggingface_hub
 import numpy as np
 import torch
+from peft import PeftModel
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.kept_fingerprints import KeptFingerprint
+from burnish.base_setup.lora_files import SCOPE_FILE, check_start, is_foreign, read_json
 from burnish.base_setup.lora_setup import lora_config
+from burnish.base_setup.merged_lora import is_to_be_merged, merge_lora
+from burnish.base_setup.same_base import check_base
+from burnish.base_setup.sources import WAYS_OUT, full_name, model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import ModelConfig
 from burnish.config.stage_configs import RunConfig
@@ -26,9 +30,8 @@ from burnish.data.hub import hub_answers
 from burnish.decoder.base_identity import BaseIdentity, other_tensors
 from burnish.decoder.decoder import context_length
 from burnish.decoder.shared_base import SharedBase
+from burnish.decoder.whole_model import layers_of
 from burnish.errors import InputError, is_out_of_memory
-
-WAYS_OUT = f"give a hub id that this machine can reach, a local folder, or {EMBEDDED_NAME} (no hub needed)"
 
 
 class BaseSetup:
@@ -40,22 +43,31 @@ class BaseSetup:
         model: Any = None,
         tokenizer: Any = None,
         encoder: PromptEncoder | None = None,
+        start: Path | None = None,
     ) -> None:
         """`model` and `tokenizer` may be given ready-made instead of being loaded by name; `encoder` is one that has
-        its tokenizer loaded, and perhaps prompts read, already.
+        its tokenizer loaded, and perhaps prompts read, already. `start` is the folder of the adapter that training
+        starts from: it is merged into the base here, or left to be loaded (`base.identity.merged` tells).
         """
         seed_everything(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
             raise InputError("give both a model and its tokenizer, or neither")
-        name, kept = "", None
+        if isinstance(model, PeftModel):
+            raise InputError(
+                "the model that is given carries a peft adapter, and burnish grafts its own on the model below; give "
+                "model.merge_and_unload()"
+            )
+        name, kept, is_given = "", None, model is not None
         if model is None:
             dtype = choose_dtype(config.dtype, choose_device(config.device))
-            name, kept = config.model_name, KeptFingerprint(lambda: _folder_of(config.model_name), str(dtype))
+            name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), str(dtype))
             tokenizer = encoder.tokenizer if encoder else load_tokenizer(config)
             model = load_model(config)
             kept.loaded()
         reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
         identity = BaseIdentity(model, tokenizer, name, reading, kept)
+        if start is not None:
+            _merge_if_needed(config, model, identity, start, is_given)
         self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20, identity)
         if not self.base.stop_ids:
             raise InputError(
@@ -71,6 +83,21 @@ class BaseSetup:
         self.base.add_adapter(name, copy.deepcopy(self._lora))
 
 
+def _merge_if_needed(config: ModelConfig, model: Any, identity: BaseIdentity, start: Path, is_given: bool) -> None:
+    check_start(str(start), start)
+    ours = lora_config(config, layers_of(model.get_decoder()), model.config.model_type)
+    if not is_to_be_merged(start, ours, config.adapter_scope):
+        return
+    if is_given:
+        raise InputError(
+            f"the LoRA in {start} would have to be merged into the model that is given, which stays as it is; merge it "
+            "first and leave sft out: model = PeftModel.from_pretrained(model, FOLDER).merge_and_unload()"
+        )
+    if not is_foreign(start):
+        check_base(start, read_json(start / SCOPE_FILE).get("base"), identity)
+    merge_lora(model, identity, start)
+
+
 def seed_everything(seed: int) -> None:
     """Adapters begin with random numbers, and a reward may use some: the same seed, the same run."""
     random.seed(seed)
@@ -79,11 +106,11 @@ def seed_everything(seed: int) -> None:
 
 
 def load_tokenizer(config: ModelConfig) -> Any:
-    return _from_pretrained(AutoTokenizer, config.model_name)
+    return _from_pretrained(AutoTokenizer, config)
 
 
 def load_model_config(config: ModelConfig) -> Any:
-    return _from_pretrained(AutoConfig, config.model_name)
+    return _from_pretrained(AutoConfig, config)
 
 
 def load_model(config: ModelConfig) -> Any:
@@ -91,7 +118,7 @@ def load_model(config: ModelConfig) -> Any:
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     model, found = _from_pretrained(
-        AutoModelForCausalLM, config.model_name, dtype=dtype, use_safetensors=True, output_loading_info=True
+        AutoModelForCausalLM, config, dtype=dtype, use_safetensors=True, output_loading_info=True
     )
     _refuse_other_tensors(config.model_name, found)
     return model.to(device)
@@ -136,24 +163,23 @@ def _encoder(config: ModelConfig, tokenizer: Any, model_config: Any) -> PromptEn
     return PromptEncoder(tokenizer, context, config.max_new_tokens, config.chat_template, config.system_prompt)
 
 
-def _folder_of(model_name: str) -> Path | None:
+def _folder_of(config: ModelConfig) -> Path | None:
     """Where the model's files lie: its own folder, or that of the hub's cache; None if it is not there yet."""
-    if model_name == EMBEDDED_NAME:
-        return embedded_model_folder()
-    if Path(model_name).is_dir():
-        return Path(model_name)
+    source = model_source(config)
+    if Path(source).is_dir():
+        return Path(source)
     with suppress(ValueError):  # what is no hub id is refused when it is loaded
-        cached = huggingface_hub.try_to_load_from_cache(model_name, "config.json")
+        cached = huggingface_hub.try_to_load_from_cache(source, "config.json", revision=config.revision)
         return Path(cached).parent if isinstance(cached, str) else None
     return None
 
 
-def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:
-    source = str(embedded_model_folder()) if model_name == EMBEDDED_NAME else model_name
+def _from_pretrained(kind: Any, config: ModelConfig, **options: Any) -> Any:
+    source = model_source(config)
     is_folder = Path(source).is_dir()
-    if not is_folder and source.startswith(("/", ".", "~")):
-        raise InputError(f"model_name {source!r} looks like a folder, but there is none; {WAYS_OUT}")
     local_only = is_folder or not hub_answers()
+    if config.revision is not None:
+        options["revision"] = config.revision
     try:
         return kind.from_pretrained(source, trust_remote_code=False, local_files_only=local_only, **options)
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
@@ -161,7 +187,7 @@ def _from_pretrained(kind: Any, model_name: str, **options: Any) -> Any:
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         hub = " (no model hub answers from here)" if local_only and not is_folder else ""
-        raise InputError(f"cannot load the model {model_name!r}{hub}: {reason}\n{WAYS_OUT}") from None
+        raise InputError(f"cannot load the model {full_name(config)!r}{hub}: {reason}\n{WAYS_OUT}") from None
 
 
 def choose_device(wanted: str) -> torch.device:

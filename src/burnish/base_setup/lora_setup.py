@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from peft import LoraConfig
 from torch import nn
 from transformers.pytorch_utils import Conv1D
@@ -13,6 +15,14 @@ from burnish.errors import InputError, nearest
 WITH_MAMBA_LAYERS = ("mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h")
 READ_PAST_THE_MODULE = ("out_proj", "dt_proj")
 
+# An adapter's shape, as peft and as our config call it.
+SHAPE = {
+    "r": "lora_r",
+    "lora_alpha": "lora_alpha",
+    "layers_to_transform": "lora_layers",
+    "target_modules": "lora_target_modules",
+}
+
 
 def lora_config(config: ModelConfig, layers: nn.ModuleList, model_type: str) -> LoraConfig:
     """peft's description of one adapter. Layers are always listed, and modules too: peft wants both or neither."""
@@ -23,7 +33,22 @@ def lora_config(config: ModelConfig, layers: nn.ModuleList, model_type: str) -> 
         lora_dropout=config.lora_dropout,
         target_modules=_modules(config.lora_target_modules, adaptable(layers, model_type)),
         layers_to_transform=_layers(config.lora_layers, len(layers)),
+        revision=config.revision,  # so that peft fetches the same base
     )
+
+
+def other_shape(saved: dict[str, Any], ours: LoraConfig) -> str | None:
+    """In what a saved adapter's shape differs from ours, as a sentence's middle; None if in nothing."""
+    for key, setting in SHAPE.items():
+        theirs, wanted = _plain(saved.get(key)), _plain(getattr(ours, key))
+        if theirs != wanted:
+            return f"has {setting} {theirs}, this config asks for {wanted}; set {setting} as in"
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """A set of names has no order; JSON keeps it as a list."""
+    return sorted(value) if isinstance(value, set | list) else value
 
 
 def adaptable(layers: nn.ModuleList, model_type: str) -> list[str]:

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from burnish.config.keys import BASE, DATA, FIXED, MEASURED, PATH, marked
 from burnish.errors import ConfigError, Problem, nearest
 
+EMBEDDED_NAME = "embedded/SmolLM2-135M-Instruct"
+REVISION = r"^\w[\w.-]*(/\w[\w.-]*)*$"  # a commit, tag or branch; no path that leads elsewhere
+
 
 class ModelConfig(BaseModel):
     """A base model with adapters, and the texts that go through it."""
@@ -42,7 +45,11 @@ class ModelConfig(BaseModel):
 
     # ---- model
     model_name: Annotated[str, FIXED, BASE, PATH] = "Qwen/Qwen3-0.6B-Base"
-    """Base model: a hub id, a local folder, or `embedded/SmolLM2-135M-Instruct`, which needs no hub."""
+    """Base model: a hub id, a local folder, a .gguf file (converted once), or `embedded/SmolLM2-135M-Instruct`, which
+    needs no hub."""
+    revision: Annotated[str | None, FIXED, BASE] = Field(None, pattern=REVISION)
+    """Which version of a hub model: a commit, a tag or a branch. Unset: the newest. A commit stays what it is; for a
+    folder or a file it is left out."""
     lora_r: Annotated[int, FIXED, BASE] = Field(16, ge=1, le=65_536)
     """Rank of the adapters. Usual 8-64; a higher rank can learn more and costs memory."""
     lora_alpha: Annotated[int, FIXED, BASE] = Field(32, ge=1, le=1_000_000)
@@ -130,6 +137,7 @@ TAKES = {
     "lora_target_modules": "takes `all-linear` or a list such as [q_proj, v_proj]",
     "reward": "takes a rule's name, `file.py:function` or a folder, as text, or a list of parts such as "
     "{kind: rule, name: repetition, weight: 0.2}; a function itself goes to PPOTrainer(config, reward=...)",
+    "revision": "takes a commit, a tag or a branch of the model's repository; all digits go in quotes",
     "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
     "a number or a date goes in quotes",
 }

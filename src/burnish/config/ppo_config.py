@@ -25,8 +25,8 @@ class PPOConfig(ModelConfig):
 
     # ---- start
     sft: Annotated[str | None, PATH, RUN] = None
-    """Folder of an SFT run (`burnish sft`): its adapter becomes the reference and the policy's start. Unset: the base
-    model itself is both."""
+    """What training starts from, and the reference that the KL is measured to: folder of an SFT run (`burnish sft`), or
+    of any LoRA in peft's format, which is merged into the base (docs/models.md). Unset: the base model itself."""
     value_from_reward: bool = False
     """Start the value model from the reward model (of an ensemble, its first) instead of from nothing. It then predicts
     sensible values at once; needs a reward of kind `model` or `ensemble`."""

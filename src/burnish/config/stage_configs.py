@@ -133,7 +133,8 @@ class RewardModelConfig(SupervisedConfig):
     eval_preferences: Annotated[str | None, DATA] = None
     """Held-out preferences. Without it, `num_eval_prompts` prompts are set aside."""
     sft: Annotated[str | None, PATH, RUN] = None
-    """Folder of an SFT run: the reward model starts from its adapter, and scores are centred on its answers."""
+    """Folder of an SFT run, or of any LoRA in peft's format: the reward model starts from it, and scores are centred on
+    its answers. PPO needs the same."""
     num_centring_prompts: int = Field(32, ge=0, le=10**9)
     """Training prompts that the start model answers when training is done, so that its mean score becomes 0 and the
     spread 1. 0 uses the training answers instead."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,15 @@ from torch import Tensor
 ADAPTER_WEIGHT = re.compile(r"\.lora_\w+\.([^.]+)(?:\.|$)")  # peft: ...q_proj.lora_A.policy.weight
 # Where a config came from and what runs it, which make no other model of it.
 INCIDENTAL = ("transformers_version", "architectures", "dtype", "torch_dtype", "name_or_path")
+MERGED, MERGED_FROM = "merged LoRA", "merged from"  # as they are written beside an adapter
+
+
+@dataclass(frozen=True)
+class MergedLora:
+    """A LoRA that is a part of the base: its folder, and what is in it."""
+
+    folder: str
+    fingerprint: str
 
 
 class BaseIdentity:
@@ -35,9 +45,17 @@ class BaseIdentity:
         self.name = name or getattr(model.config, "_name_or_path", "") or type(model).__name__
         self.dtype = str(model.dtype).removeprefix("torch.")
         self.reading = reading
+        self.merged: MergedLora | None = None
         self._model = model
         self._tokenizer = tokenizer
         self._kept = kept or (lambda compute: compute())
+
+    def with_lora(self, lora: MergedLora) -> None:
+        """A LoRA is about to be merged into its weights. Both stay known by what they are now: the last bits of their
+        sum depend on the machine.
+        """
+        _ = self.weights
+        self.merged = lora
 
     @cached_property
     def weights(self) -> str:
@@ -70,16 +88,18 @@ class BaseIdentity:
             "model config": self.model_config,
             "tokenizer": self.tokenizer,
             "chat template": self.chat_template,
+            **({MERGED: self.merged.fingerprint} if self.merged else {}),
         }
 
     @property
-    def of_computation(self) -> tuple[str, str, str]:
+    def of_computation(self) -> tuple[str, ...]:
         """All that the keys and values of given tokens depend on."""
-        return self.weights, self.model_config, str(self._model.device)
+        return self.weights, self.merged.fingerprint if self.merged else "", self.model_config, str(self._model.device)
 
     def as_dict(self) -> dict[str, Any]:
         """For a file beside what was trained on it."""
-        return {"name": self.name, "dtype": self.dtype, **self.parts, "reading": self.reading}
+        merged = {MERGED_FROM: self.merged.folder} if self.merged else {}
+        return {"name": self.name, "dtype": self.dtype, **self.parts, **merged, "reading": self.reading}
 
 
 def adapter_of(parameter: str) -> str | None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -32,6 +32,14 @@ from burnish.ppo.advantage import (
 from burnish.ppo.baselines import baseline_of
 from burnish.ppo.clock import Clock
 from burnish.ppo.experience_buffer import ExperienceBuffer
+from burnish.ppo.from_run import (
+    config_of_run,
+    continue_from_checkpoint,
+    given_before,
+    given_from_python,
+    named_after,
+    take_over,
+)
 from burnish.ppo.generator import SequenceGenerator
 from burnish.ppo.guards import ConstantRewardGuard, RunawayGuard, SamplerGapGuard
 from burnish.ppo.memory_report import memory_report
@@ -47,7 +55,7 @@ from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rollout.rollout import Engine
 from burnish.rollout.sampling import Sampler
 from burnish.runs.checkpoints import State
-from burnish.runs.run import Run
+from burnish.runs.run import GIVEN, Run
 from burnish.sa_pairs.table import SAPairs
 
 
@@ -71,7 +79,8 @@ class PPOTrainer:
         engine: Engine | None = None,
         encoder: PromptEncoder | None = None,
     ) -> None:
-        self.config = config
+        self.config = config = named_after(model, config)
+        self.given = given_from_python(config, reward=reward, model=model, estimator=estimator, engine=engine)
         self.estimator = estimator or baseline_of(config)
         refuse_half_a_state(self.estimator)
         has_critic = config.has_critic and estimator is None
@@ -79,7 +88,8 @@ class PPOTrainer:
         if reward is None:
             for part in config.reward_parts:
                 part.check(Workshop(config.reward_timeout))  # what does not exist fails before anything is loaded
-        self.setup = BaseSetup(config, model, tokenizer, encoder)
+        start = None if config.sft is None else adapter_folder(config.sft, "sft")
+        self.setup = BaseSetup(config, model, tokenizer, encoder, start)
         self.base = self.setup.base
         self.setup.add_adapter("policy")
         if has_critic:
@@ -87,8 +97,8 @@ class PPOTrainer:
         self.policy = PolicyModel(self.base, "policy", config.temperature)
         self.sft_model = SFTModel(self.base, config.temperature)
         self.value_model = ValueModel(self.base, "value", config.value_range) if has_critic else None
-        if config.sft is not None:
-            self._start_from_sft(adapter_folder(config.sft, "sft"))
+        if start is not None and self.base.identity.merged is None:
+            self._start_from_sft(start)
 
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
@@ -127,6 +137,36 @@ class PPOTrainer:
         self.sampler_gap_guard = SamplerGapGuard(self.base.head.dtype)
         self.step = 0
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
+
+    @classmethod
+    def from_run(
+        cls,
+        folder: str | Path,
+        reward: RewardFunction | RewardModel | None = None,
+        model: Any = None,
+        tokenizer: Any = None,
+        estimator: Estimator | None = None,
+        engine: Engine | None = None,
+        *,
+        resume: bool = False,
+        trust: bool = False,
+        **changes: Any,
+    ) -> Self:
+        """A trainer as a run left it, to generate with or to train further; `changes` are keys of its config.
+
+        It has what the run's adapters have learned, and begins a training of its own at step 0. With `resume` it is in
+        the state of the newest checkpoint instead, optimizers and random numbers included. A run that is not this
+        user's has nothing run and nobody asked, unless `trust` is set.
+        """
+        run = Run.open(folder)
+        given = {"reward": reward, "model": model, "estimator": estimator, "engine": engine}
+        trainer = cls(config_of_run(run, given, changes, trust), tokenizer=tokenizer, **given)
+        trainer.given = given_before(run) | trainer.given
+        if resume:
+            continue_from_checkpoint(trainer, run, reward_is_given=reward is not None)
+        else:
+            take_over(trainer, run)
+        return trainer
 
     def __repr__(self) -> str:
         return (
@@ -288,6 +328,8 @@ class PPOTrainer:
     def save(self, folder: str | Path) -> None:
         """Writes config and adapters as a run does: peft loads adapters/policy, `burnish generate` the folder."""
         run = Run(Path(folder)).begin(self.config)
+        if self.given or run.has(GIVEN):
+            run.write(GIVEN, self.given)
         for updates in reversed(self.model_trainer.updates.values()):  # the policy last: what it stands on is there
             save_to_run(run, updates.role)
 

@@ -11,6 +11,7 @@ choices.jsonl    what people said when it asked them; preferences.jsonl: the sam
 report.html      what `burnish report` made of all that
 answers.json     the most likely answers of base, start and tuned model to a few held-out prompts
 judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
+given.json       what was given from Python and no file has: a reward function, a model, ...
 start.json       what the held-out prompts were answered before training
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
@@ -41,6 +42,7 @@ TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves 
 LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 RESULTS = ("result.json", "verdict.json", "answers.json", "credit.json")
 JUDGEMENTS = "judgements.jsonl"
+GIVEN = "given.json"
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 

@@ -20,8 +20,10 @@ import hmac
 import os
 import secrets
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from burnish.errors import InputError
 from burnish.runs.disk import inside, to_disk, without_links, write_whole
 
 KEY_BYTES = 32
@@ -69,6 +71,20 @@ def is_own(config: Path) -> bool:
     except (OSError, RuntimeError):
         return False
     return len(key) == KEY_BYTES and any(hmac.compare_digest(proof, expected) for proof in given)
+
+
+def unproven(config: Path, deeds: Iterable[str]) -> list[str]:
+    """What a config asks for, told in a line each, if it is not this user's; nothing of one's own."""
+    return [] if is_own(config) else [deed.replace("\n", " ") for deed in dict.fromkeys(deeds)]  # no line poses as two
+
+
+def refusal(config: Path, deeds: Sequence[str], way_out: str) -> InputError:
+    """Of a config that asks for these."""
+    lines = "".join(f"\n  - {deed}" for deed in deeds)
+    return InputError(
+        f"{config.parent} was not made by you on this machine (or by an older version, or its {config.name} was "
+        f"changed since), and this is what it asks for:{lines}\nIf that is what you want, {way_out}"
+    )
 
 
 def _proof(key: bytes, config: bytes) -> str:

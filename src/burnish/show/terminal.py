@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
+from burnish.base_setup.gguf import is_gguf
 from burnish.config import ModelConfig
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.people import Choose, Question
@@ -66,7 +67,15 @@ def loading(config: ModelConfig) -> str:
     """What a person waits for while a model is loaded."""
     if config.model_name == EMBEDDED_NAME and not converted_folder().is_dir():
         return "unpacking the embedded model (the first time only, about 30 s)"
-    return f"loading {config.model_name}"
+    first = " (a GGUF file is converted the first time)" if is_gguf(config.model_name) else ""
+    return f"loading {config.model_name}{first}"
+
+
+def print_start(console: Console, lora: str | None) -> None:
+    """Which LoRA the base was given before anything was trained, if any."""
+    if lora is not None:
+        told = f"The LoRA of {lora} is merged into the base: the two together are where training starts."
+        console.print(plain(told), highlight=False, soft_wrap=True)
 
 
 @contextmanager

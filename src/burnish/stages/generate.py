@@ -14,6 +14,7 @@ from burnish.config import PPOConfig
 from burnish.errors import InputError
 from burnish.models.adapter_files import adapter_folder, load_adapter
 from burnish.models.policy_model import PolicyModel
+from burnish.ppo.from_run import given_before
 from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
 from burnish.runs.run import Run
@@ -39,6 +40,11 @@ def generate_beside_start(
     run = Run.open(run_folder)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
+    if "model" in given_before(run):
+        raise InputError(
+            f"{run.folder} was trained on a model that was given from Python, and no file has it; answer there: "
+            "PPOTrainer.from_run(folder, model=..., tokenizer=...).generator.generate_sequences(prompts)"
+        )
     # No reward is asked, so one that is not known here does not matter.
     settings = {k: v for k, v in run.settings.items() if k not in ("reward", "eval_reward", "value_from_reward")}
     kind = PPOConfig if run.stage == "ppo" and "prompts" not in settings else STAGES[run.stage].config
@@ -48,13 +54,15 @@ def generate_beside_start(
         config = config.model_copy(update={"max_new_tokens": max_new_tokens})
     role = "sft" if run.stage == "sft" else "policy"
     sft = _sft_folder(console, run, config.sft if isinstance(config, PPOConfig) else None)
-    start = None if sft is None else "sft"
+    folder = None if sft is None else adapter_folder(sft, "sft")
+    start = None
     with terminal.busy(console, terminal.loading(config)):
-        setup = BaseSetup(config)
+        setup = BaseSetup(config, start=folder)
         encoded = setup.encoder.encode(prompts)
-        if sft is not None:
-            setup.add_adapter("sft")
-            load_adapter(setup.base, "sft", adapter_folder(sft, "sft"))
+        if folder is not None and setup.base.identity.merged is None:
+            start = "sft"
+            setup.add_adapter(start)
+            load_adapter(setup.base, start, folder)
         setup.add_adapter(role)
         load_adapter(setup.base, role, run.folder / "adapters" / role)
     drawn_with = config if isinstance(config, PPOConfig) else PPOConfig()  # SFT draws nothing, so it sets nothing
@@ -69,7 +77,7 @@ def generate_beside_start(
     for prompt, *both in zip(prompts, *answers, strict=True):
         if len(prompts) > 1:
             console.print(f"[dim]{plain(prompt)}[/dim]", highlight=False)
-        table = Table("SFT" if start else "base", "tuned", show_lines=True)
+        table = Table("base" if sft is None else "SFT", "tuned", show_lines=True)
         for column in table.columns:
             column.ratio = 1
         table.add_row(*(plain(text.strip()) for text in both))

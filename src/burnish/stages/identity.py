@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from burnish.data import Split
-from burnish.decoder.base_identity import adapter_of, fingerprint_of_weights
 from burnish.decoder.shared_base import SharedBase
+from burnish.models.frozen import fingerprint_of_frozen
 from burnish.models.role import RoleModel, ScalarModel
 from burnish.runs.checkpoints import versions
 from burnish.runs.same_run import fingerprint_of_texts
@@ -19,14 +19,10 @@ def identity_of(
     base: SharedBase, trained: Sequence[RoleModel], data: Split[Any], frozen: Iterable[ScalarModel] = ()
 ) -> dict[str, Any]:
     """`frozen` are reward models, whose heads belong to their adapters."""
-    learned = {role.adapter for role in trained}
-    adapters = base.peft_model.peft_config.keys() - learned if base.peft_model is not None else ()
-    weights = [(n, p) for n, p in base.model.named_parameters() if adapter_of(n) in adapters]
-    weights += [(f"head {i} {n}", p) for i, role in enumerate(frozen) for n, p in role.head.named_parameters()]
     return {
         "data": fingerprint_of_texts(data.texts()),
         "base model": base.identity.parts,
-        "frozen adapters": fingerprint_of_weights(weights),
+        "frozen adapters": fingerprint_of_frozen(base, trained, frozen),
         "versions": versions(),
         "threads": torch.get_num_threads(),
         "device": str(base.device),

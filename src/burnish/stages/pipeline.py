@@ -23,7 +23,7 @@ from burnish.runs.stop import StopSignals
 from burnish.runs.trust import write_own
 from burnish.show import terminal
 from burnish.stages.report import write_report
-from burnish.stages.stage import STAGES, Beginning
+from burnish.stages.stage import STAGES, Beginning, is_merged_start
 from burnish.stages.trusted import all_deeds, ask_for_trust
 from burnish.text import minutes, plain
 
@@ -37,6 +37,7 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
     `from_step` is the checkpoint to resume from in the stage that is under way (PPO, if all are done); the last unless
     given.
     """
+    _check_one_start(config)
     rows = rows_of(config)
     for name, own in config.stages.items():
         if not Run(config.folder / name).is_complete:
@@ -49,6 +50,18 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
     check_before_loading(config.ppo, data["ppo"].split, config.folder)
     with Run(config.folder).lock(), _kept(config), stop_signals(console) as stop:
         return _run_stages(config, data, console, stop, from_step)
+
+
+def _check_one_start(config: PipelineConfig) -> None:
+    """A LoRA that another tool made becomes a part of the base, which all stages share."""
+    starts = {own.section: own.sft for own in (*config.reward_models, config.ppo)}
+    foreign = [sft for sft in starts.values() if sft and is_merged_start(sft)]
+    if foreign and len(set(starts.values())) > 1:
+        said = ", ".join(f"{section}: {sft}" for section, sft in starts.items())
+        raise InputError(
+            f"sft: {foreign[0]} was made by another tool and is merged into the base that all stages share, but it "
+            f"differs between sections ({said}); set the same in each of them"
+        )
 
 
 def rows_of(config: PipelineConfig) -> dict[str, Split[Any]]:

@@ -17,6 +17,7 @@ from burnish.data import Split, prompts_of
 from burnish.decoder.shared_base import shared_ending
 from burnish.errors import InputError, all_of, count
 from burnish.show import terminal
+from burnish.stages.stage import is_merged_start
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ def readable_data(config: PipelineConfig, rows: dict[str, Split[Any]], console: 
 
 def _check_endings(config: PipelineConfig, data: dict[str, Data]) -> None:
     """The first stage's adapter acts from what all its prompts end in, so the later stages' prompts must end in it. One
-    that starts from an adapter made elsewhere acts where that does.
+    that starts from another run's adapter acts where that does.
     """
-    if config.sft is None and any(getattr(own, "sft", None) for own in config.stages.values()):
+    starts = [own.sft for own in (*config.reward_models, config.ppo) if own.sft is not None]
+    if config.sft is None and any(not is_merged_start(sft) for sft in starts):
         return
     if config.ppo.adapter_scope == "sequence" or data["ppo"].encoder.header:
         return

@@ -12,14 +12,15 @@ from typing import Any
 from rich.console import Console
 from safetensors import SafetensorError
 
-from burnish.base_setup.embedded import EMBEDDED_NAME, embedded_model_folder
 from burnish.base_setup.invocation import NO_SHARED_ENDING
 from burnish.base_setup.lora_setup import unreachable
+from burnish.base_setup.sources import model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
 from burnish.data import Split, data_summary
 from burnish.data.records import require_references
+from burnish.decoder.base_identity import MergedLora
 from burnish.decoder.memory import machine, peak_bytes
 from burnish.errors import BurnishError, DivergedError, InputError
 from burnish.evaluation.evaluation import Evaluation, both_scored
@@ -103,7 +104,8 @@ def run(
             },
         )
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
-    console.print(plain(how_to_use(run, config, trainer.base.invocation)), highlight=False, soft_wrap=True)
+    told = how_to_use(run, config, trainer.base.invocation, trainer.base.identity.merged)
+    console.print(plain(told), highlight=False, soft_wrap=True)
     if run.pipeline_folder is None:  # which writes it itself
         console.print(plain(f"Verdict, curves and tokens as one page: burnish report {run.folder}"), highlight=False)
     return run
@@ -242,6 +244,8 @@ def _announce(
         f"Run folder: {plain(str(run.folder))}",
         highlight=False,
     )
+    merged = trainer.base.identity.merged
+    terminal.print_start(console, merged and merged.folder)
     decoder = trainer.base.decoder
     if not decoder.shares_trunk:
         console.print(plain(f"{decoder.sharing[0].upper()}{decoder.sharing[1:]} ({decoder.reason})."), highlight=False)
@@ -279,18 +283,22 @@ def _answers(console: Console, trainer: PPOTrainer, run: Run, prompts: Sequence[
     return answers
 
 
-def how_to_use(run: Run, config: TrainConfig, invocation: list[int]) -> str:
+def how_to_use(run: Run, config: TrainConfig, invocation: list[int], merged: MergedLora | None) -> str:
     """The adapter's path and what loads it."""
-    base = str(embedded_model_folder()) if config.model_name == EMBEDDED_NAME else config.model_name
+    revision = "" if config.revision is None else f', revision="{config.revision}"'
     lines = [f"\nThe tuned adapter is in {run.policy_folder}", f'  burnish generate {run.folder} "your prompt"']
     if config.adapter_scope == "sequence" or invocation:
         lines += [
             "or from Python:",
             "  from transformers import AutoModelForCausalLM",
             "  from peft import PeftModel",
-            f'  base = AutoModelForCausalLM.from_pretrained("{base}")',
-            f'  model = PeftModel.from_pretrained(base, "{run.policy_folder}")',
+            f'  base = AutoModelForCausalLM.from_pretrained("{model_source(config)}"{revision})',
         ]
+        if merged is not None:
+            lines.append(f'  base = PeftModel.from_pretrained(base, "{merged.folder}").merge_and_unload()  # the start')
+        lines.append(f'  model = PeftModel.from_pretrained(base, "{run.policy_folder}")')
+    if merged is not None:
+        lines.append("(It stands on the base with that LoRA merged into it; on the base alone it says something else.)")
     if config.adapter_scope == "sequence":
         lines.append("(`model.merge_and_unload()` folds it into the base.)")
     elif invocation:

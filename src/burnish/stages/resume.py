@@ -28,7 +28,7 @@ def resume_run(console: Console, folder: str, from_step: int | None, overrides: 
         raise InputError(f"{folder} is a stage of a pipeline; resume that with: burnish resume {run.pipeline_folder}")
     stage, settings = STAGES[run.stage], run.settings
     if stage.name == "ppo" and "prompts" not in settings:
-        raise InputError(f"{folder} was trained from Python and names no prompts; use PPOTrainer.restore there")
+        raise InputError(f"{folder} was trained from Python and names no prompts; go on there: PPOTrainer.from_run")
     apply_overrides(stage.config, settings, overrides)
     start_paths_at(Path(), stage.config, settings)
     config = stage.config(**settings)

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from burnish.base_setup.lora_files import WEIGHTS, check_start, is_foreign
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
-from burnish.errors import InputError
 from burnish.rewards.part import RewardFunction, Workshop
 from burnish.runs.run import Run
 from burnish.runs.same_run import changes_since
@@ -110,9 +110,7 @@ def _check_start(config: RewardModelConfig | TrainConfig, not_yet: Path | None) 
     """The SFT run that it starts from."""
     if config.sft is None or _is_to_come(config.sft, not_yet):
         return
-    of_run = Path(config.sft) / "adapters" / "sft"
-    if not ((of_run if of_run.is_dir() else Path(config.sft)) / "adapter_model.safetensors").is_file():
-        raise InputError(f"sft: {config.sft} holds no SFT adapter; name the folder of a finished run of `burnish sft`")
+    check_start(config.sft, start_folder(config.sft))
 
 
 def _check_start_and_rewards(config: TrainConfig, not_yet: Path | None) -> None:
@@ -125,6 +123,18 @@ def check_rewards(config: TrainConfig, not_yet: Path | None = None) -> list[Rewa
     """Gives the functions that may be tried out on made-up answers."""
     there = [p for p in config.all_reward_parts if not any(_is_to_come(path, not_yet) for path in p.judges)]
     return [part.check(Workshop(config.reward_timeout)) for part in there]
+
+
+def start_folder(sft: str) -> Path:
+    """That of the adapter: in a run's adapters/, or the folder itself."""
+    of_run = Path(sft) / "adapters" / "sft"
+    return of_run if of_run.is_dir() else Path(sft)
+
+
+def is_merged_start(sft: str) -> bool:
+    """Whether it is a LoRA of another tool's, which becomes a part of the base."""
+    folder = start_folder(sft)
+    return (folder / WEIGHTS).is_file() and is_foreign(folder)
 
 
 def _is_to_come(path: str, not_yet: Path | None) -> bool:

@@ -12,29 +12,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from burnish.base_setup.embedded import EMBEDDED_NAME
+from burnish.base_setup.sources import full_name, is_on_the_hub
 from burnish.config import ModelConfig, TrainConfig
 from burnish.config.keys import DATA, marked
 from burnish.data.rows import FILES
-from burnish.errors import InputError
-from burnish.runs.trust import is_own
+from burnish.runs.trust import refusal, unproven
 from burnish.text import plain
 
 
 def ask_for_trust(console: Console, config: Path, deeds: Iterable[str], trust: bool) -> None:
     """Refuses what the config of a folder that is not this user's would do; with `trust` lists it and continues."""
-    if is_own(config):
-        return
-    told = [deed.replace("\n", " ") for deed in dict.fromkeys(deeds)]  # what it names cannot pose as another line
-    lines = "".join(f"\n  - {deed}" for deed in told)
-    if not lines:
+    told = unproven(config, deeds)
+    if not told:
         return
     if not trust:
-        raise InputError(
-            f"{config.parent} was not made by you on this machine (or by an older version, or its {config.name} was "
-            f"changed since), and this is what it asks for:{lines}\n"
-            "If that is what you want, give the same command with --trust"
-        )
+        raise refusal(config, told, "give the same command with --trust")
+    lines = "".join(f"\n  - {deed}" for deed in told)
     console.print(plain(f"Not known to be yours: {config.parent}. You trust it with:{lines}"), highlight=False)
 
 
@@ -49,8 +42,8 @@ def all_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
 
 def model_deeds(config: ModelConfig) -> Iterator[str]:
     """A model that is on this machine is weights and runs nothing; any other is asked for."""
-    if config.model_name != EMBEDDED_NAME and not Path(config.model_name).is_dir():
-        yield f"ask the model hub for {config.model_name}"
+    if is_on_the_hub(config):
+        yield f"ask the model hub for {full_name(config)}"
 
 
 def data_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:

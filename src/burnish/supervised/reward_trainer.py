@@ -48,15 +48,16 @@ class RewardTrainer:
         encoder: PromptEncoder | None = None,
     ) -> None:
         self.config = config
-        setup = BaseSetup(config, model, tokenizer, encoder)
+        start = None if config.sft is None else adapter_folder(config.sft, "sft")
+        setup = BaseSetup(config, model, tokenizer, encoder, start)
         setup.add_adapter("reward")
         self.base, self.encoder = setup.base, setup.encoder
         self.start: str | None = None  # the model whose answers are scored 0 on average
-        if config.sft is not None:
+        if start is not None and self.base.identity.merged is None:  # else the base itself is the start
             setup.add_adapter("sft")
             self.start = "sft"
             for name in ("sft", "reward"):
-                load_adapter(self.base, name, adapter_folder(config.sft, "sft"))
+                load_adapter(self.base, name, start)
         self.invocation = Invocation(self.base, self.encoder)
         self.model = RewardModel(self.base, self.encoder.encode, "reward")
         self.epochs = Epochs(self.model, config, Learning(self._loss_of, self._sizes_of, weight_of=lambda _: 1.0))
