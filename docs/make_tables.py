@@ -496,7 +496,7 @@ def models_page() -> str:
         decoder = decoder_of(family_model(family))
         fast = "the fast path" if decoder.shares_trunk else decoder.sharing
         rows.append([f"`{family}`", fast, "both" if decoder.shares_prompts else "`sequence`"])
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = with_results("docs/models.md")
     made = table(["family", "what is shared", "`adapter_scope`"], rows)
     return re.sub(
         r"<!-- families -->.*?<!-- end -->", f"<!-- families -->\n{made}\n<!-- end -->", page, flags=re.DOTALL

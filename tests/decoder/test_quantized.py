@@ -224,15 +224,13 @@ def test_peft_loads_the_adapter_on_the_stored_base_and_on_the_plain_one(kind, fo
             torch.testing.assert_close(pairs["logprob"][row, : len(response)], expected, atol=2e-4, rtol=1e-3)
 
 
-@every_kind
+@pytest.mark.parametrize("kind", [INT8])
 def test_a_stored_base_says_nearly_what_the_plain_one_says(kind, folder):
+    """Four bits are too few for random weights, which have none of a trained model's margins."""
     ids = torch.tensor([tiny_tokenizer()(" ".join(PROMPTS))["input_ids"]])
     with torch.no_grad():
         stored, plain = (load_model(config_of(folder, k))(ids).logits[0].log_softmax(-1) for k in (kind, None))
-    kl = maths.exact_kl(plain, stored).mean()
-    # Random weights have none of a trained model's margins: their distributions are spread over letters at random.
-    print(kind, kl, (plain.argmax(-1) == stored.argmax(-1)).float().mean())
-    assert kl < 0
+    assert 1e-5 < maths.exact_kl(plain, stored).mean() < 0.01  # measured: 0.0013 nats
 
 
 @every_kind
@@ -272,10 +270,14 @@ def test_memory_is_told_as_it_is_stored(kind, folder):
         assert megabytes * 2**20 == numbers + 5 * rows + rest
     else:  # beside the scales, a table of 16 numbers and a note for each layer
         assert 0 < megabytes * 2**20 - (numbers / 2 + 4 * numbers / 64 + rest) < 14 * 250
-    console = Console(record=True, width=200, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    describe(console, str(folder))
     told = (numbers + 5 * rows if kind == "int8" else numbers / 2 + 4 * numbers / 64) + rest
-    assert f"{told / 2**10:.0f} kB with {'quantize: ' if kind == 'int8' else ''}{kind}" in console.export_text()
+    assert f"{told / 2**10:.0f} kB with {'quantize: ' if kind == 'int8' else ''}{kind}" in described(folder)
+
+
+def described(folder):
+    console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
+    describe(console, str(folder))
+    return console.export_text()
 
 
 # ------------------------------------------------------------------------------------------- bases stored so on disk
@@ -289,8 +291,28 @@ def test_a_base_that_is_stored_so_on_disk_is_the_same_base(kind, folder, tmp_pat
     assert trainer.base.identity.dtype == f"float32 and {kind}"
     assert trainer.base.identity.weights == fingerprint_of_weights(base_weights(stored))
     assert trainer.ppo_step(PROMPTS)["first_ratio_error"] < 1e-5
+    assert f"already, by {quantization.PACKAGES[kind]}" in described(on_disk)
     with pytest.raises(InputError, match=r"is stored quantised already, by \w+; leave quantize out"):
         load_model(config_of(on_disk, kind))
+
+
+@every_kind
+def test_a_base_that_was_stored_from_half_precision_computes_in_the_runs_format(kind, folder, tmp_path):
+    on_disk = saved(load_model(config_of(folder, kind, dtype="bfloat16")), tmp_path)
+    trainer = trainer_on(on_disk, None, dtype="float32")
+    assert isinstance(trainer.base.decoder, Decoder), trainer.base.decoder.reason  # the model's own numbers, to 1e-4
+    assert trainer.base.identity.dtype == f"float32 and {kind}"
+    assert trainer.ppo_step(PROMPTS)["first_ratio_error"] < 1e-5
+
+
+@pytest.mark.parametrize("kind", [NF4])
+def test_a_cpu_with_bfloat16_products_repacks_nothing(kind, folder, monkeypatch):
+    monkeypatch.setattr("bitsandbytes.nn.modules.has_avx512bf16", lambda: True)
+    model = load_model(config_of(folder, kind)).eval()
+    packed = model.model.layers[0].mlp.up_proj.weight.data.clone()
+    with torch.no_grad():
+        model(torch.tensor([[1, 2, 3]]))
+    assert torch.equal(model.model.layers[0].mlp.up_proj.weight.data, packed)
 
 
 @pytest.mark.parametrize("kind", [NF4])

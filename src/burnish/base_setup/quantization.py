@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from burnish.decoder.quantized import storages_in
+from burnish.decoder.quantized import is_plain, storages_in
 from burnish.errors import InputError
 
 PACKAGES = {"int8": "torchao", "nf4": "bitsandbytes"}
@@ -86,14 +86,21 @@ def stored_by(model_config: Any) -> str:
 
 def settle(model: Any, model_name: str, kind: str | None, dtype: torch.dtype) -> None:
     """A model that was loaded quantised computes in `dtype`, whatever it was stored from."""
-    if not storages_in(model) and (kind is not None or stored_by(model.config)):
+    if kind is not None and not storages_in(model):
         raise InputError(
-            f"no linear layer of {model_name!r} could be stored as {kind}: it has none of torch's own; leave quantize "
-            "out"
-            if kind is not None
-            else f"the model {model_name!r} is stored quantised by {stored_by(model.config)}, in a way that burnish "
-            "does not train on; use the model as it was before, with quantize: int8 or nf4"
+            f"no linear layer of {model_name!r} could be stored as {kind}, because it has none of torch's own; leave "
+            "quantize out"
         )
+    if stored_by(model.config) and not storages_in(model):
+        raise InputError(
+            f"the model {model_name!r} is stored quantised by {stored_by(model.config)}, in a way that burnish does "
+            "not train on; use the model as it was before, with quantize: int8 or nf4"
+        )
+    if not storages_in(model):
+        return
+    for weight in model.parameters():
+        if is_plain(weight) and weight.dtype in (torch.float16, torch.bfloat16):  # as transformers leaves the rest
+            weight.data = weight.data.to(dtype)
     for module in model.modules():
         if type(module).__name__ == "Linear4bit":
             module.compute_dtype, module.compute_type_is_set = dtype, True
