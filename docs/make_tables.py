@@ -234,6 +234,31 @@ def kl_learning(results: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + measured_on(results)
 
 
+def quantised(results: dict[str, Any]) -> str:
+    """One row for each way to store the base, with all its seeds."""
+    gaps = {gap["base"]: gap for gap in results["gaps"]}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in results["rows"]:
+        found.setdefault(row["kind"], []).append(row)
+    rows = [
+        [
+            kind,
+            f"{own[0]['base_mb']} MB",
+            f"{mean(r['peak_gb'] for r in own):.2f} GB",
+            f"{mean(r['seconds'] for r in own):.1f} s",
+            f"{mean(r['before'] for r in own):.2f}",
+            f"**{mean(r['after'][0] for r in own):.2f}**",
+            ", ".join("{:.2f} ± {:.2f}".format(*r["after"]) for r in own),
+            f"{gaps[kind]['kl_of_base']:.4f}" if kind in gaps else "",
+            f"{gaps[kind]['agreed']:.1%}" if kind in gaps else "",
+        ]
+        for kind, own in found.items()
+    ]
+    header = ["base", "its weights", "peak memory", "a step", "reward before", "after, mean", "by seed"]
+    header += ["KL from the float32 base (nats a token)", "same most likely token"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
 def credit(results: dict[str, Any]) -> str:
     """Each kind of credit against what continuations earned, and what the value model explained as it learned."""
 
@@ -397,6 +422,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         reward_model,
         kl_charge,
         kl_learning,
+        quantised,
         credit,
         alternatives,
         beside,
@@ -470,7 +496,7 @@ def models_page() -> str:
         decoder = decoder_of(family_model(family))
         fast = "the fast path" if decoder.shares_trunk else decoder.sharing
         rows.append([f"`{family}`", fast, "both" if decoder.shares_prompts else "`sequence`"])
-    page = (ROOT / "docs" / "models.md").read_text()
+    page = with_results("docs/models.md")
     made = table(["family", "what is shared", "`adapter_scope`"], rows)
     return re.sub(
         r"<!-- families -->.*?<!-- end -->", f"<!-- families -->\n{made}\n<!-- end -->", page, flags=re.DOTALL

@@ -6,6 +6,7 @@ Names are imported when they are first used, so that `burnish --help` does not w
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ __version__ = "0.1.0"
 # that. What the user has set stays.
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "1000"
+
+# Where torchao is installed, transformers imports it whether or not it is used. It then warns of GPU kernels that this
+# machine has no use for, and torch of its enums: in every command, and nothing that a user could mend.
+for _talkative in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_talkative).setLevel(logging.ERROR)
 
 _NAMES_IN = {
     "base_setup.base_setup": ["BaseSetup"],

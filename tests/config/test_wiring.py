@@ -20,6 +20,7 @@ import torch
 import yaml
 
 from burnish import BurnishError, DivergedError, InputError, PPOTrainer, cli, maths
+from burnish.base_setup import quantization
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.data import Demonstration, Preference, Prompt
 from burnish.models.adapter_files import save_to_run
@@ -302,6 +303,14 @@ def a_device_that_is_none(stage: Stage, key: str) -> None:
         stage.trainer(stage.config(**stage.base | {key: "abacus"}))
 
 
+def a_library_that_is_missing(stage: Stage, key: str) -> None:
+    """Whether or not it is there: that it is asked for shows by its refusal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quantization, "find_spec", lambda name: None)
+        with pytest.raises(InputError, match="quantize: nf4 needs the package bitsandbytes"):
+            stage.trainer(stage.config(**stage.base | {key: "nf4"}))
+
+
 def a_policy_that_runs_away(stage: Stage, key: str) -> None:
     far = {"steps": 4, "learning_rate": 0.1}
     stage.seen(far)
@@ -316,6 +325,7 @@ MODEL = {
     "revision": a_version_on_the_hub,
     "device": a_device_that_is_none,
     "dtype": number_format,
+    "quantize": a_library_that_is_missing,
     "lora_r": seen(4, "start"),
     "lora_layers": seen(1, "start"),
     "lora_target_modules": seen(["q_proj", "v_proj"], "start"),

@@ -20,6 +20,7 @@ from burnish.base_setup.kept_fingerprints import KeptFingerprint
 from burnish.base_setup.lora_files import SCOPE_FILE, check_start, is_foreign, read_json
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.merged_lora import is_to_be_merged, merge_lora
+from burnish.base_setup.quantization import check_library, library_of, loading, refuse_stored_twice, settle, stored_by
 from burnish.base_setup.same_base import check_base
 from burnish.base_setup.sources import WAYS_OUT, full_name, model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
@@ -29,6 +30,7 @@ from burnish.data import Split, prompts_of
 from burnish.data.hub import hub_answers
 from burnish.decoder.base_identity import BaseIdentity, other_tensors
 from burnish.decoder.decoder import context_length
+from burnish.decoder.quantized import storages_in
 from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.whole_model import layers_of
 from burnish.errors import InputError, is_out_of_memory
@@ -59,11 +61,18 @@ class BaseSetup:
             )
         name, kept, is_given = "", None, model is not None
         if model is None:
+            check_library(config.quantize)
             dtype = choose_dtype(config.dtype, choose_device(config.device))
-            name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), str(dtype))
+            numbers = f"{dtype} {library_of(config.quantize)}".strip()
+            name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), numbers)
             tokenizer = encoder.tokenizer if encoder else load_tokenizer(config)
             model = load_model(config)
             kept.loaded()
+        elif config.quantize is not None and config.quantize not in storages_in(model):
+            raise InputError(
+                f"quantize: {config.quantize} is for a model that is loaded by its name, and this one was given as it "
+                "is; load it quantised, or leave quantize out"
+            )
         reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
         identity = BaseIdentity(model, tokenizer, name, reading, kept)
         if start is not None:
@@ -117,11 +126,18 @@ def load_model(config: ModelConfig) -> Any:
     """A model by name, on its device. Weights come as safetensors; code from a hub is never run."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    model, found = _from_pretrained(
-        AutoModelForCausalLM, config, dtype=dtype, use_safetensors=True, output_loading_info=True
-    )
+    check_library(config.quantize)
+    files = load_model_config(config)
+    refuse_stored_twice(config.model_name, config.quantize, files)
+    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+    if config.quantize is not None:
+        options |= loading(config.quantize, device, dtype)
+    elif stored_by(files):
+        options["device_map"] = {"": device}
+    model, found = _from_pretrained(AutoModelForCausalLM, config, **options)
     _refuse_other_tensors(config.model_name, found)
-    return model.to(device)
+    settle(model, config.model_name, config.quantize, dtype)
+    return model if "device_map" in options else model.to(device)
 
 
 def _refuse_other_tensors(model_name: str, found: Mapping[str, Collection[str]]) -> None:

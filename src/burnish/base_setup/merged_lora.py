@@ -45,7 +45,7 @@ def merge_lora(model: Any, identity: BaseIdentity, folder: Path) -> None:
     if getattr(model, "hf_quantizer", None) is not None:
         raise InputError(
             f"the LoRA in {folder} cannot be merged into a quantized base: rounded again, it would be another model. "
-            "Use the base as it was before it was quantized"
+            "Use the base as it was before it was quantized, and leave quantize out"
         )
     weights = _weights_of(folder, model.device)
     settings = {key: saved[key] for key in SHAPING if key in saved}

@@ -69,6 +69,10 @@ class ModelConfig(BaseModel):
     """`auto` (a GPU if there is one), or a torch device such as `cpu` or `cuda:0`."""
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], FIXED, BASE] = "auto"
     """Number format of the base. `auto`: float32 on CPU (bfloat16 is slow on most), bfloat16 on GPU."""
+    quantize: Annotated[Literal["int8", "nf4"] | None, FIXED, BASE] = None
+    """Store the base's linear layers in fewer bits: `int8` (a byte a weight, by torchao) or `nf4` (half a byte, by
+    bitsandbytes). Unset: as dtype says, which adapters, heads and embeddings keep. Less memory for the base; int8 is
+    close to the plain base, nf4 further from it, and steps take longer. Needs `pip install "burnish[quantize]"`."""
 
     # ---- prompts and generation
     chat_template: Annotated[bool, FIXED, BASE] = False

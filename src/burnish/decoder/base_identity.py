@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from burnish.decoder.quantized import storages_in, tensors_of
+
 ADAPTER_WEIGHT = re.compile(r"\.lora_\w+\.([^.]+)(?:\.|$)")  # peft: ...q_proj.lora_A.policy.weight
 # Where a config came from and what runs it, which make no other model of it.
-INCIDENTAL = ("transformers_version", "architectures", "dtype", "torch_dtype", "name_or_path")
+INCIDENTAL = ("transformers_version", "architectures", "dtype", "torch_dtype", "name_or_path", "quantization_config")
 MERGED, MERGED_FROM = "merged LoRA", "merged from"  # as they are written beside an adapter
 
 
@@ -43,7 +45,7 @@ class BaseIdentity:
         `kept(compute)` gives the weights' fingerprint from where it is kept, or computes it.
         """
         self.name = name or getattr(model.config, "_name_or_path", "") or type(model).__name__
-        self.dtype = str(model.dtype).removeprefix("torch.")
+        self.dtype = " and ".join([str(model.dtype).removeprefix("torch."), *storages_in(model)])
         self.reading = reading
         self.merged: MergedLora | None = None
         self._model = model
@@ -109,13 +111,15 @@ def adapter_of(parameter: str) -> str | None:
 
 
 def base_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """All weights but those of adapters, each once, under the names they had before any adapter was grafted."""
+    """All weights but those of adapters, each once, as they are stored, under the names they had before any adapter was
+    grafted.
+    """
     grafted = getattr(model, "peft_config", None) or {}
     seen: set[int] = set()
     for name, weight in sorted(model.state_dict(keep_vars=True).items()):
         if adapter_of(name) not in grafted and id(weight) not in seen:  # tied ones go by several names
             seen.add(id(weight))
-            yield name.replace(".base_layer.", "."), weight
+            yield from tensors_of(name.replace(".base_layer.", "."), weight)
 
 
 @torch.no_grad()

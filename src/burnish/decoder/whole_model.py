@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from burnish.decoder import fast_linear
 from burnish.decoder.decoder import (
     TOLERANCE,
     feed_forward_size,
@@ -140,6 +141,9 @@ class WholeModel:
             theirs = torch.cat(
                 [self.model(input_ids=text, use_cache=False).logits[0].float() for text in alone]
             )  # [N, V]
+            for module in self.stack.modules():
+                if fast_linear.is_stored(module):  # left alone, it would hold a dense weight for its gradient
+                    fast_linear.adopt(module)
 
             def agree(states: Tensor, real: Tensor, expected: Tensor) -> bool:
                 logits = self.logits(self.norm(states)[real]).float()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from burnish.decoder.base_identity import base_weights
 from burnish.decoder.head import CHUNK_BYTES
 from burnish.decoder.memory import held_bytes
 from burnish.decoder.shared_base import PREFILL_TOKENS
@@ -46,7 +47,7 @@ def predicted_peak(trainer: PPOTrainer, prompts: Sequence[str]) -> float:
 
 
 def _roles(trainer: PPOTrainer) -> list[Row]:
-    base = sum(p.numel() * p.element_size() for n, p in trainer.base.model.named_parameters() if "lora_" not in n)
+    base = sum(weight.nbytes for _, weight in base_weights(trainer.base.model))  # as they are stored
     has_sft = trainer.sft_model.adapter is not None
     rows: list[Row] = [
         ("base", base / MEGABYTE, "frozen, shared by every role" + ("" if has_sft else "; also the reference")),

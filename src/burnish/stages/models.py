@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from burnish.base_setup.base_setup import choose_device, choose_dtype, load_model_config
 from burnish.base_setup.lora_setup import adaptable, unreachable
+from burnish.base_setup.quantization import stored_by
 from burnish.config import ModelConfig
 from burnish.decoder.decoder import context_length
 from burnish.decoder.shared_base import decoder_of
@@ -39,6 +41,7 @@ def describe(console: Console, model_name: str) -> None:
         "family": model_config.model_type,
         "parameters": f"{count / 1e6:,.0f} million in {len(layers)} layers",
         "base in memory": f"{megabytes(count * dtype.itemsize)} as {str(dtype).removeprefix('torch.')}, for all roles",
+        "quantised": _quantised(layers, count, dtype, stored_by(model_config)),
         "context": f"{context_length(model_config):,} tokens",
         "work shared": _sharing(model_config),
         "adapters on": ", ".join(adaptable(layers, model_config.model_type)),
@@ -48,6 +51,19 @@ def describe(console: Console, model_name: str) -> None:
         rows["not adapted"] = f"{', '.join(missed)} (peft cannot reach them)"
     for name, value in rows.items():
         console.print(plain(f"{name:16}{value}"), highlight=False, soft_wrap=True)
+
+
+def _quantised(layers: nn.ModuleList, count: int, dtype: torch.dtype, stored: str) -> str:
+    """What the base would take with its linear layers in fewer bits."""
+    if stored:
+        return f"already, by {stored}: less memory than that"
+    linear = [module.weight for module in layers.modules() if type(module) is nn.Linear]
+    numbers, rows = sum(weight.numel() for weight in linear), sum(len(weight) for weight in linear)
+    if not numbers:
+        return "cannot be: no linear layers of torch's own"
+    rest = (count - numbers) * dtype.itemsize
+    int8, nf4 = numbers + 5 * rows, numbers / 2 + 4 * numbers / 64  # scale and zero of a row; the scale of a block
+    return f"{megabytes(rest + int8)} with quantize: int8, {megabytes(rest + nf4)} with nf4"
 
 
 def _sharing(model_config: Any) -> str:
