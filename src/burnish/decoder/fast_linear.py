@@ -30,11 +30,11 @@ FEW_ROWS = 32
 def adopt(module: nn.Module) -> None:
     """Gives a linear layer, plain, stored in fewer bits or wrapped by peft, the forward pass of this file."""
     if _is_plain_linear(module):
-        module.forward = MethodType(_plain, module)  # type: ignore[method-assign]
+        module.forward = MethodType(_plain, module)
     elif type(module) is LoraLinear and _is_plain_linear(module.base_layer):
         module.forward = MethodType(_adapted, module)
     elif is_stored(module):
-        module.forward = MethodType(_stored, module)  # type: ignore[method-assign]
+        module.forward = MethodType(_stored, module)
     elif isinstance(module, LoraLayer) and is_stored(module.base_layer):
         module.forward = MethodType(_adapted, module)
 
