@@ -193,6 +193,18 @@ def test_a_ppo_step_on_the_device_is_the_cpus(name):
         assert isinstance(there["sa_pairs"].mask, OnDevice)
 
 
+def test_longer_responses_make_a_ppo_step_wait_for_their_decoding_alone(device):
+    waits = []
+    for num_tokens in (8, 24):
+        trainer = trainer_on(moved(tiny_model()), max_new_tokens=num_tokens, epochs=1)
+        trainer.generator.stop_ids = []
+        device.take_waits()
+        trainer.ppo_step(PROMPTS)
+        waits.append(device.take_waits().total())
+    assert waits[1] - waits[0] == 16 // TOKENS_PER_LOOK
+    assert waits[0] < 70  # some ten for each pass of training, some forty for scores and metrics
+
+
 def test_a_checkpoint_goes_back_to_the_device(device):
     def fresh():
         trainer = trainer_on(moved(tiny_model()))
