@@ -87,11 +87,10 @@ def _convert(file: Path, scratch: Path, target: Path) -> None:
     alone = scratch / "source"  # transformers would take what lies beside the file for a part of the model
     alone.mkdir()
     os.symlink(file.resolve(), alone / "model.gguf")
-    given: dict[str, Any] = {"gguf_file": "model.gguf", "local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(alone, **given)
-        quantized, found = AutoModelForCausalLM.from_pretrained(
-            alone, dtype=torch.float32, output_loading_info=True, **given
+        tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf")
+        read: Any = AutoModelForCausalLM.from_pretrained(
+            alone, gguf_file="model.gguf", dtype=torch.float32, output_loading_info=True
         )
     except Exception as error:  # a damaged file can fail in any way in the code that takes it apart
         if is_out_of_memory(error) or (isinstance(error, OSError) and is_disk_full(error)):
@@ -101,6 +100,7 @@ def _convert(file: Path, scratch: Path, target: Path) -> None:
             f"transformers cannot read {file} ({reason}): it is damaged, or of a family that transformers does not "
             f"read as GGUF. Get the file again, or {OTHER_FORM}"
         ) from None
+    quantized, found = read
     if found["missing_keys"]:
         raise InputError(
             f"{file} lacks {len(found['missing_keys'])} of the model's tensors ({sorted(found['missing_keys'])[0]} is "

@@ -20,6 +20,7 @@ SHAPING = (
     "r",
     "lora_alpha",
     "target_modules",
+    "target_parameters",
     "exclude_modules",
     "layers_to_transform",
     "layers_pattern",
@@ -53,7 +54,6 @@ CANNOT_BE_MERGED = {
     "modules_to_save": "brings whole modules of its own",
     "trainable_token_indices": "brings embeddings of its own",
     "layer_replication": "repeats layers of its base",
-    "target_parameters": "adapts weights that are no linear module",
     "bias": "brings biases of its own",
     "lora_bias": "brings biases of its own",
 }

@@ -25,7 +25,7 @@ def check_base(folder: Path, then: Any, now: BaseIdentity) -> None:
             f"weights are not those of {now.name}. Use the base that it was trained on, or train it again"
         )
     if then.get(MERGED) != now.parts.get(MERGED):
-        here = now.merged and now.merged.folder
+        here = None if now.merged is None else now.merged.folder
         same = ", which has changed since" if then.get(MERGED_FROM) == here else ""
         raise InputError(
             f"the adapter in {folder} was trained on {_base_with(then.get(MERGED_FROM))}, and here there is "

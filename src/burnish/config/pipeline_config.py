@@ -50,6 +50,11 @@ class PipelineConfig:
         return next(iter(self.reward_models), None)
 
     @property
+    def starts(self) -> dict[str, str | None]:
+        """What the stages after SFT start from, by their sections."""
+        return {own.section: own.sft for own in self.reward_models} | {self.ppo.section: self.ppo.sft}
+
+    @property
     def stages(self) -> dict[str, RunConfig]:
         """Those that there are, by the names of their folders, in their order."""
         stages = (self.sft, *self.reward_models, self.ppo)

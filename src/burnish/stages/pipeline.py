@@ -54,10 +54,9 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
 
 def _check_one_start(config: PipelineConfig) -> None:
     """A LoRA that another tool made becomes a part of the base, which all stages share."""
-    starts = {own.section: own.sft for own in (*config.reward_models, config.ppo)}
-    foreign = [sft for sft in starts.values() if sft and is_merged_start(sft)]
-    if foreign and len(set(starts.values())) > 1:
-        said = ", ".join(f"{section}: {sft}" for section, sft in starts.items())
+    foreign = [sft for sft in config.starts.values() if sft and is_merged_start(sft)]
+    if foreign and len(set(config.starts.values())) > 1:
+        said = ", ".join(f"{section}: {sft}" for section, sft in config.starts.items())
         raise InputError(
             f"sft: {foreign[0]} was made by another tool and is merged into the base that all stages share, but it "
             f"differs between sections ({said}); set the same in each of them"

@@ -60,8 +60,7 @@ def _check_endings(config: PipelineConfig, data: dict[str, Data]) -> None:
     """The first stage's adapter acts from what all its prompts end in, so the later stages' prompts must end in it. One
     that starts from another run's adapter acts where that does.
     """
-    starts = [own.sft for own in (*config.reward_models, config.ppo) if own.sft is not None]
-    if config.sft is None and any(not is_merged_start(sft) for sft in starts):
+    if config.sft is None and any(sft and not is_merged_start(sft) for sft in config.starts.values()):
         return
     if config.ppo.adapter_scope == "sequence" or data["ppo"].encoder.header:
         return

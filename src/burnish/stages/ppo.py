@@ -245,7 +245,7 @@ def _announce(
         highlight=False,
     )
     merged = trainer.base.identity.merged
-    terminal.print_start(console, merged and merged.folder)
+    terminal.print_start(console, None if merged is None else merged.folder)
     decoder = trainer.base.decoder
     if not decoder.shares_trunk:
         console.print(plain(f"{decoder.sharing[0].upper()}{decoder.sharing[1:]} ({decoder.reason})."), highlight=False)
