@@ -23,7 +23,7 @@ from burnish.text import plain, without_secrets
 SETTINGS: dict[str, Any] = {
     "batch_size": 8,
     "max_new_tokens": 32,
-    "epochs": 2,
+    "epochs": 1,
     "steps": 2,
     "lr_schedule": "constant",
     "target_kl_stop": None,
