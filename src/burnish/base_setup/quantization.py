@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from burnish.decoder.memory import give_back
 from burnish.decoder.quantized import is_plain, storages_in
 from burnish.errors import InputError
 
@@ -99,10 +100,14 @@ def settle(model: Any, model_name: str, kind: str | None, dtype: torch.dtype) ->
     if not storages_in(model):
         return
     for weight in model.parameters():
-        if is_plain(weight) and weight.dtype in (torch.float16, torch.bfloat16):  # as transformers leaves the rest
-            weight.data = weight.data.to(dtype)
+        if is_plain(weight):
+            half = weight.dtype in (torch.float16, torch.bfloat16)  # as transformers leaves what is not quantised
+            # A copy: what is a view of the mapped file would keep all of it, linear layers too, in memory.
+            weight.data = weight.data.to(dtype if half else weight.dtype, copy=True)
     for module in model.modules():
         if type(module).__name__ == "Linear4bit":
             module.compute_dtype, module.compute_type_is_set = dtype, True
+            module.weight.quant_state.dtype = dtype  # not rounded to the format that it was stored from
             # On some CPUs it would repack its weight at its first use, and compute in bfloat16 from then on.
             module.support_avx512bf16_for_cpu = False
+    give_back()  # the dense weights that were read on the way
