@@ -270,7 +270,7 @@ REFUSED = [
     (lose_all_meaning, r"holds numbers that are not finite"),
     (of_a_wider_model, r"does not fit this base model: .*size mismatch"),
     (on_the_head, r"says something else when it is merged .*tied embeddings"),
-    (as_pickle, r"holds no SFT adapter but a pickle"),
+    (as_pickle, r"holds no SFT adapter but adapter_model\.bin"),
     ("adapter_model.safetensors", r"holds no SFT adapter; name the folder of a finished run of"),
     ("adapter_config.json", r"holds no LoRA in peft's format"),
 ]

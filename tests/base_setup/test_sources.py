@@ -169,7 +169,7 @@ def test_the_revision_goes_to_everything_that_is_loaded(tmp_path, monkeypatch):
     trainer = PPOTrainer(config, count_vowels, encoder=load_encoder(config))
     kinds = ("AutoTokenizer", "AutoConfig", "AutoModelForCausalLM")
     by_name = [call for call in asked if call[1] == "someone/model"]  # a tokenizer asks its folder for the config too
-    assert by_name == [(kind, "someone/model", "v2") for kind in kinds]
+    assert list(dict.fromkeys(by_name)) == [(kind, "someone/model", "v2") for kind in kinds]
     assert {(given, more["revision"]) for given, more in looked_for} == {(("someone/model", "config.json"), "v2")}
     assert trainer.base.identity.name == "someone/model@v2"
     assert trainer.base.peft_model.peft_config["policy"].revision == "v2"  # peft fetches the same base

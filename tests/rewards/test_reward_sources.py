@@ -550,8 +550,9 @@ def test_an_error_that_cannot_say_what_it_is_costs_only_its_call(tmp_path):
 
 def test_what_a_function_prints_never_stops_it(tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    assert _function(tmp_path, "print('\u2192 \u4e2d'); return [1.0]")(["p"], ["r"]) == [1.0]
-    assert "\\u2192" in capfd.readouterr().err
+    function = _function(tmp_path, "print('\u2192 \u4e2d'); return [1.0]")
+    assert function(["p"], ["r"]) == [1.0]
+    assert "\\u2192" in capfd.readouterr().err  # at once, while the worker still waits for the next question
 
 
 def test_a_function_that_python_knows_no_arguments_of_is_called_without_tokens(tmp_path):

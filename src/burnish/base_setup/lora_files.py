@@ -78,7 +78,7 @@ def check_start(named: str, folder: Path) -> None:
 
 def _way_out(folder: Path) -> str:
     if (folder / "adapter_model.bin").is_file():
-        return " but a pickle (adapter_model.bin), which could run code; save it with peft as safetensors"
+        return " but adapter_model.bin, a kind of file that could run code; save it with peft as safetensors"
     return (
         "; name the folder of a finished run of `burnish sft`, or that of a LoRA in peft's format "
         f"({CONFIG} and {WEIGHTS})"

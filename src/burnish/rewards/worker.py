@@ -35,7 +35,8 @@ def main(address: str, trainer: int) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # from now on stdout is stderr
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # Line by line: what is still held back when a worker is ended, nobody would see.
+    sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
 
     def answer(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
