@@ -1,16 +1,15 @@
-"""Where adapters act, and on which layers: what each choice learns in the same steps, and what a step costs.
+"""Where adapters act, and on which layers: what each choice learns in the same steps.
 
     python benchmarks/scopes.py [--seeds 3]     # about an hour on one core; stopped, it goes on where it was
 
 The sentiment demo (openings of about 10 tokens that end in any word) and PPO against the TL;DR rule on the bundled
 posts (configs/tldr.yaml): the same prompts, seeds and steps, and nothing but `adapter_scope` and `lora_layers` differs.
-Measured on the held-out prompts, each answered twice.
+Measured on the held-out prompts, each answered twice. (What a step costs is vs_trl.py's question.)
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from functools import partial
 from statistics import mean
 from typing import Any
@@ -34,15 +33,12 @@ def measure(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     held_out = [*prompts.held_out, *prompts.held_out]
     trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
     before = evaluate(trainer, held_out).table()
-    start = time.perf_counter()
     trainer.train(prompts.train)
-    seconds = (time.perf_counter() - start) / config.steps
     after = evaluate(trainer, held_out).table()
     return {
         "before": before["reward"][0],
         "after": after["reward"],
         "kl": after["kl"][0],
-        "seconds_per_step": round(seconds, 2),
     }
 
 

@@ -155,11 +155,10 @@ def scopes(results: dict[str, Any]) -> str:
             f"**{mean(r['after'][0] for r in own):.2f}**",
             ", ".join("{:.2f} ± {:.2f}".format(*r["after"]) for r in own),
             f"{mean(r['kl'] for r in own):.1f}",
-            f"{mean(r['seconds_per_step'] for r in own):.0f} s",
         ]
         for (task, choice), own in sorted(found.items(), key=lambda item: item[0][0])
     ]
-    header = ["task", "adapters act on", "before", "after, mean", "by seed", "KL (nats)", "a step"]
+    header = ["task", "adapters act on", "before", "after, mean", "by seed", "KL (nats)"]
     return table(header, rows) + "\n\n" + measured_on(results)
 
 

@@ -59,7 +59,7 @@ class ModelConfig(BaseModel):
     only written into the saved adapters. Usual 0-0.1."""
     lora_layers: Annotated[Literal["all"] | int | list[int], FIXED, BASE] = "all"
     """Layers with adapters: `all`, a number of top layers, or a list. Fewer top layers: faster and smaller, because
-    the layers below are computed once per rollout; they learn a little less per step."""
+    the layers below are computed once per rollout; they learn less per step."""
     lora_target_modules: Annotated[Literal["all-linear"] | list[str], FIXED, BASE] = "all-linear"
     """Linear modules of a layer that get an adapter, for example [q_proj, v_proj]. Fewer: smaller and weaker."""
     adapter_scope: Annotated[Literal["response", "sequence"], FIXED, BASE] = "response"
