@@ -13,8 +13,7 @@ from statistics import mean
 from typing import Any
 
 import burnish
-from burnish.evaluation.measure import evaluate
-from workload import MeasuredRows, fingerprint, machine, ppo_task, write_results
+from workload import MeasuredRows, before_and_after, fingerprint, machine, ppo_task, write_results
 
 WAYS = {
     "k1 in the reward": ("reward", "k1"),
@@ -25,12 +24,7 @@ WAYS = {
 
 def measure(seed: int, place: str, estimator: str) -> dict[str, Any]:
     config, prompts = ppo_task("sentiment", seed=seed, kl_in=place, kl_estimator=estimator)
-    trainer = burnish.PPOTrainer(config)
-    held_out = [*prompts.held_out, *prompts.held_out]
-    trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
-    before = evaluate(trainer, held_out).table()
-    history = trainer.train(prompts.train)
-    after = evaluate(trainer, held_out).table()
+    before, after, history = before_and_after(burnish.PPOTrainer(config), prompts)
     return {
         "before": before["reward"][0],
         "after": after["reward"],

@@ -18,7 +18,7 @@ from functools import partial
 from statistics import mean, median
 from typing import Any
 
-from workload import MeasuredRows, fingerprint, machine, ppo_task, prompts_of_length, write_results
+from workload import MeasuredRows, before_and_after, fingerprint, machine, ppo_task, prompts_of_length, write_results
 
 KINDS = {"float32": None, "int8": "int8", "nf4": "nf4"}
 NUM_TEXTS, TEXT_LENGTH = 32, 96  # of the comparison without training
@@ -28,15 +28,10 @@ def train(kind: str, settings: dict[str, Any]) -> dict[str, Any]:
     """One run of the demo."""
     from burnish import PPOTrainer
     from burnish.decoder.memory import peak_bytes
-    from burnish.evaluation.measure import evaluate
 
     config, prompts = ppo_task("sentiment", quantize=KINDS[kind], **settings)
     trainer = PPOTrainer(config)
-    trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
-    held_out = [*prompts.held_out, *prompts.held_out]
-    before = evaluate(trainer, held_out).table()
-    history = trainer.train(prompts.train)
-    after = evaluate(trainer, held_out).table()
+    before, after, history = before_and_after(trainer, prompts)
     return {
         "before": before["reward"][0],
         "after": after["reward"],

@@ -15,8 +15,7 @@ from statistics import mean
 from typing import Any
 
 from burnish import PPOTrainer
-from burnish.evaluation.measure import evaluate
-from workload import MeasuredRows, fingerprint, machine, ppo_task, write_results
+from workload import MeasuredRows, before_and_after, fingerprint, machine, ppo_task, write_results
 
 STEPS = {"sentiment": 10, "tldr": 8}
 CHOICES: dict[str, dict[str, Any]] = {
@@ -29,12 +28,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 def measure(task: str, settings: dict[str, Any]) -> dict[str, Any]:
     config, prompts = ppo_task(task, **settings)
-    trainer = PPOTrainer(config)
-    held_out = [*prompts.held_out, *prompts.held_out]
-    trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
-    before = evaluate(trainer, held_out).table()
-    trainer.train(prompts.train)
-    after = evaluate(trainer, held_out).table()
+    before, after, _ = before_and_after(PPOTrainer(config), prompts)
     return {
         "before": before["reward"][0],
         "after": after["reward"],

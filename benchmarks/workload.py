@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
 from burnish.config import TrainConfig, load_train_config
 from burnish.data import Split
+from burnish.evaluation.measure import evaluate
 from burnish.stages import measuring
 from burnish.stages.demo import demo_settings
 from burnish.stages.measuring import LENGTHS, matmul_rate
@@ -44,6 +46,15 @@ def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -
     """Prompts of bundled text, of so many tokens of the embedded model."""
     lengths = LENGTHS[shape] if isinstance(shape, str) else shape
     return measuring.prompts_of_length(AutoTokenizer.from_pretrained(embedded_model_folder()), lengths, count, seed)
+
+
+def before_and_after(trainer: PPOTrainer, prompts: Split[str]) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """Trains, and answers the held-out prompts twice each before and after it: both tables, and the steps."""
+    held_out = [*prompts.held_out, *prompts.held_out]
+    trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
+    before = evaluate(trainer, held_out).table()
+    history = trainer.train(prompts.train)
+    return before, evaluate(trainer, held_out).table(), history
 
 
 def machine() -> dict[str, Any]:

@@ -116,6 +116,16 @@ def encoded(trainer: PPOTrainer, prompts: list[str] | None = None) -> list[list[
     return trainer.generator.encoder.encode(prompts)
 
 
+def assert_says_the_same(model: Any, prompts: list[list[int]], pairs: SAPairs) -> None:
+    """One forward pass of `model` over each prompt and response gives the log-probabilities that the pairs have."""
+    for row, prompt in enumerate(prompts):
+        response = pairs["action"][row, : int(pairs.mask[row].sum())]
+        with torch.no_grad():
+            logits = model(torch.cat([torch.tensor(prompt), response])[None]).logits[0, len(prompt) - 1 : -1]
+        expected = logits.float().log_softmax(1).gather(1, response[:, None]).squeeze(1)
+        torch.testing.assert_close(pairs["logprob"][row, : len(response)], expected, atol=2e-4, rtol=1e-3)
+
+
 def passes_of(mini_batch: Batch[SAPairs], max_tokens: float, most: int | None = None) -> list[SAPairs]:
     """A mini-batch as it is cut for training."""
     return [

@@ -12,7 +12,7 @@ from burnish.decoder.decoder import CannotWalkError, Decoder
 from burnish.decoder.shared_base import decoder_of
 from burnish.decoder.whole_model import WholeModel
 from families import FAMILIES, WALKED, WITH_OUR_CACHE, family_model
-from tiny import count_vowels, perturb, tiny_config, tiny_tokenizer
+from tiny import assert_says_the_same, count_vowels, perturb, tiny_config, tiny_tokenizer
 
 PROMPTS = ["a long one, with more letters than a window has:", "short:", "another one, of a length in between:", "no:"]
 SHARING = {
@@ -91,12 +91,7 @@ def test_peft_loads_what_was_saved_and_says_the_same(family, tmp_path):
     pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
     trainer.save(tmp_path / "run")
     theirs = PeftModel.from_pretrained(family_model(family), tmp_path / "run" / "adapters" / "policy").eval()
-    for row, prompt in enumerate(trainer.generator.encoder.encode(PROMPTS)):
-        response = pairs["action"][row, : int(pairs.mask[row].sum())]
-        with torch.no_grad():
-            logits = theirs(torch.cat([torch.tensor(prompt), response])[None]).logits[0, len(prompt) - 1 : -1]
-        expected = logits.float().log_softmax(1).gather(1, response[:, None]).squeeze(1)
-        torch.testing.assert_close(pairs["logprob"][row, : len(response)], expected, atol=2e-4, rtol=1e-3)
+    assert_says_the_same(theirs, trainer.generator.encoder.encode(PROMPTS), pairs)
 
 
 def test_a_state_that_cannot_be_shared_needs_the_whole_sequence():

@@ -21,7 +21,7 @@ from burnish.decoder.whole_model import WholeModel
 from burnish.models.adapter_files import load_adapter
 from burnish.stages.models import describe
 from families import family_model
-from tiny import PROMPTS, count_vowels, perturb, tiny_config, tiny_model, tiny_tokenizer
+from tiny import PROMPTS, assert_says_the_same, count_vowels, perturb, tiny_config, tiny_model, tiny_tokenizer
 
 KINDS = [
     pytest.param(
@@ -216,12 +216,7 @@ def test_peft_loads_the_adapter_on_the_stored_base_and_on_the_plain_one(kind, fo
             load_adapter(trainer.base, "policy", adapter)
         pairs, _ = trainer.generator.generate_sequences(PROMPTS, torch.Generator().manual_seed(0))
         theirs = PeftModel.from_pretrained(load_model(config_of(folder, base)), adapter).eval()
-        for row, prompt in enumerate(trainer.generator.encoder.encode(PROMPTS)):
-            response = pairs["action"][row, : int(pairs.mask[row].sum())]
-            with torch.no_grad():
-                logits = theirs(torch.cat([torch.tensor(prompt), response])[None]).logits[0, len(prompt) - 1 : -1]
-            expected = logits.float().log_softmax(1).gather(1, response[:, None]).squeeze(1)
-            torch.testing.assert_close(pairs["logprob"][row, : len(response)], expected, atol=2e-4, rtol=1e-3)
+        assert_says_the_same(theirs, trainer.generator.encoder.encode(PROMPTS), pairs)
 
 
 @pytest.mark.parametrize("kind", [INT8])

@@ -14,8 +14,9 @@ import yaml
 from rich.console import Console
 
 from burnish import InputError, PPOConfig
+from burnish.base_setup.lora_files import adapter_folder
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
-from burnish.models.adapter_files import adapter_folder, save_to_run
+from burnish.models.adapter_files import save_to_run
 from burnish.runs.checkpoints import Checkpoints, State
 from burnish.runs.disk import write_whole
 from burnish.runs.run import Run
