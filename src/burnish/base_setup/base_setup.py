@@ -20,7 +20,7 @@ from burnish.base_setup.kept_fingerprints import KeptFingerprint
 from burnish.base_setup.lora_files import SCOPE_FILE, check_start, is_foreign, read_json
 from burnish.base_setup.lora_setup import lora_config
 from burnish.base_setup.merged_lora import is_to_be_merged, merge_lora
-from burnish.base_setup.quantization import check_library, library_of, loading, refuse_stored_twice, settle, stored_by
+from burnish.base_setup.quantization import library_of, loading, refuse_stored_twice, settle, stored_by
 from burnish.base_setup.same_base import check_base
 from burnish.base_setup.sources import WAYS_OUT, full_name, model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
@@ -49,7 +49,7 @@ class BaseSetup:
     ) -> None:
         """`model` and `tokenizer` may be given ready-made instead of being loaded by name; `encoder` is one that has
         its tokenizer loaded, and perhaps prompts read, already. `start` is the folder of the adapter that training
-        starts from: it is merged into the base here, or left to be loaded (`base.identity.merged` tells).
+        starts from: it is merged into the base here, or left in `self.start` to be loaded.
         """
         seed_everything(config.seed)  # adapter initialisation follows the seed
         if (model is None) != (tokenizer is None):
@@ -61,7 +61,6 @@ class BaseSetup:
             )
         name, kept, is_given = "", None, model is not None
         if model is None:
-            check_library(config.quantize)
             dtype = choose_dtype(config.dtype, choose_device(config.device))
             numbers = f"{dtype} {library_of(config.quantize)}".strip()
             name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), numbers)
@@ -75,8 +74,9 @@ class BaseSetup:
             )
         reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
         identity = BaseIdentity(model, tokenizer, name, reading, kept)
-        if start is not None:
-            _merge_if_needed(config, model, identity, start, is_given)
+        self.start = start
+        if start is not None and _is_merged(config, model, identity, start, is_given):
+            self.start = None
         self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20, identity)
         if not self.base.stop_ids:
             raise InputError(
@@ -92,11 +92,12 @@ class BaseSetup:
         self.base.add_adapter(name, copy.deepcopy(self._lora))
 
 
-def _merge_if_needed(config: ModelConfig, model: Any, identity: BaseIdentity, start: Path, is_given: bool) -> None:
+def _is_merged(config: ModelConfig, model: Any, identity: BaseIdentity, start: Path, is_given: bool) -> bool:
+    """Merges an adapter that has to be; says whether it was one."""
     check_start(str(start), start)
     ours = lora_config(config, layers_of(model.get_decoder()), model.config.model_type)
     if not is_to_be_merged(start, ours, config.adapter_scope):
-        return
+        return False
     if is_given:
         raise InputError(
             f"the LoRA in {start} would have to be merged into the model that is given, which stays as it is; merge it "
@@ -105,6 +106,7 @@ def _merge_if_needed(config: ModelConfig, model: Any, identity: BaseIdentity, st
     if not is_foreign(start):
         check_base(start, read_json(start / SCOPE_FILE).get("base"), identity)
     merge_lora(model, identity, start)
+    return True
 
 
 def seed_everything(seed: int) -> None:
@@ -126,7 +128,6 @@ def load_model(config: ModelConfig) -> Any:
     """A model by name, on its device. Weights come as safetensors; code from a hub is never run."""
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
-    check_library(config.quantize)
     files = load_model_config(config)
     refuse_stored_twice(config.model_name, config.quantize, files)
     options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}

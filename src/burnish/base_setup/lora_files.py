@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import InputError
+from burnish.runs.disk import inside, refuse_links
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
@@ -61,6 +62,15 @@ FOLD = (
     "fold it into its base with peft (PeftModel.from_pretrained(base, FOLDER).merge_and_unload(), then save_pretrained "
     "of model and tokenizer) and give that folder as model_name"
 )
+
+
+def adapter_folder(path: str | Path, role: str) -> Path:
+    """Where a role's adapter lies: in a run's adapters/, or in the folder itself."""
+    of_run = inside(Path(path), f"adapters/{role}")
+    if not of_run.is_dir():
+        return Path(path)
+    refuse_links(of_run)
+    return of_run
 
 
 def is_foreign(folder: Path) -> bool:

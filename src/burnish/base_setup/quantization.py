@@ -35,12 +35,14 @@ def loading(kind: str, device: torch.device, dtype: torch.dtype) -> dict[str, An
 
 def library_of(kind: str | None) -> str:
     """The library and its version: what the bits of a stored weight depend on, beside the weight. Empty for none."""
-    return f"{PACKAGES[kind]} {version(PACKAGES[kind])}" if kind else ""
+    if kind is None:
+        return ""
+    _check_library(kind)
+    return f"{PACKAGES[kind]} {version(PACKAGES[kind])}"
 
 
-def check_library(kind: str | None) -> None:
-    """Known before anything is loaded."""
-    if kind is not None and find_spec(PACKAGES[kind]) is None:
+def _check_library(kind: str) -> None:
+    if find_spec(PACKAGES[kind]) is None:
         raise InputError(
             f'quantize: {kind} needs the package {PACKAGES[kind]}; get it with: pip install "burnish[quantize]"'
         )
@@ -48,7 +50,7 @@ def check_library(kind: str | None) -> None:
 
 def _check_that_it_runs(kind: str, device: torch.device, dtype: torch.dtype) -> None:
     """A small weight is stored and read again on the device: no table of devices would stay true."""
-    check_library(kind)
+    _check_library(kind)
     plain = torch.linspace(-1, 1, 64 * 64, dtype=dtype, device=device).reshape(64, 64)
     try:
         if kind == "int8":

@@ -18,7 +18,7 @@ from burnish.decoder.base_identity import other_tensors
 from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
 from burnish.models.role import RoleModel, ScalarModel
-from burnish.runs.disk import folder_to_disk, fresh_folder, inside, refuse_links, to_disk
+from burnish.runs.disk import folder_to_disk, fresh_folder, to_disk
 from burnish.runs.run import Run
 
 
@@ -56,15 +56,6 @@ def save_to_run(run: Run, role: RoleModel) -> Path:
     folder = run.path(f"adapters/{role.adapter}")
     save_adapter(role, folder)
     return folder
-
-
-def adapter_folder(path: str | Path, role: str) -> Path:
-    """Where a role's adapter lies: in a run's adapters/, or in the folder itself."""
-    of_run = inside(Path(path), f"adapters/{role}")
-    if not of_run.is_dir():
-        return Path(path)
-    refuse_links(of_run)
-    return of_run
 
 
 def load_adapter(base: SharedBase, name: str, folder: Path) -> None:

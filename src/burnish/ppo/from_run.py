@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from burnish.base_setup.lora_files import adapter_folder
 from burnish.base_setup.sources import full_name, is_on_the_hub
 from burnish.config import PPOConfig, TrainConfig
 from burnish.errors import InputError, NoCheckpointError
-from burnish.models.adapter_files import adapter_folder, load_adapter
+from burnish.models.adapter_files import load_adapter
 from burnish.models.frozen import fingerprint_of_frozen
 from burnish.ppo.advantage import StatefulEstimator
 from burnish.runs.checkpoints import Checkpoints

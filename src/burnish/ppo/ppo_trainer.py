@@ -11,12 +11,13 @@ from typing import Any, Self
 import torch
 
 from burnish.base_setup.base_setup import BaseSetup
+from burnish.base_setup.lora_files import adapter_folder
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
 from burnish.data.records import require_references
 from burnish.errors import DivergedError, InputError
 from burnish.maths import linear_decay
-from burnish.models.adapter_files import adapter_folder, load_adapter, save_to_run
+from burnish.models.adapter_files import load_adapter, save_to_run
 from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardModel
 from burnish.models.sft_model import SFTModel
@@ -83,7 +84,6 @@ class PPOTrainer:
         self.given = given_from_python(config, reward=reward, model=model, estimator=estimator, engine=engine)
         self.estimator = estimator or baseline_of(config)
         refuse_half_a_state(self.estimator)
-        has_critic = config.has_critic and estimator is None
         self._num_reward_models = 0
         if reward is None:
             for part in config.reward_parts:
@@ -91,14 +91,7 @@ class PPOTrainer:
         start = None if config.sft is None else adapter_folder(config.sft, "sft")
         self.setup = BaseSetup(config, model, tokenizer, encoder, start)
         self.base = self.setup.base
-        self.setup.add_adapter("policy")
-        if has_critic:
-            self.setup.add_adapter("value")
-        self.policy = PolicyModel(self.base, "policy", config.temperature)
-        self.sft_model = SFTModel(self.base, config.temperature)
-        self.value_model = ValueModel(self.base, "value", config.value_range) if has_critic else None
-        if start is not None and self.base.identity.merged is None:
-            self._start_from_sft(start)
+        self._add_roles(has_critic=config.has_critic and estimator is None)
 
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
@@ -194,6 +187,18 @@ class PPOTrainer:
             batch = list(prompts[first : first + size])
             texts += self.generator.generate_sequences(batch, sampler=greedy, speaker=start)[1]
         return texts
+
+    def _add_roles(self, has_critic: bool) -> None:
+        """Policy, reference and, if there is one, the critic."""
+        config = self.config
+        self.setup.add_adapter("policy")
+        if has_critic:
+            self.setup.add_adapter("value")
+        self.policy = PolicyModel(self.base, "policy", config.temperature)
+        self.sft_model = SFTModel(self.base, config.temperature)
+        self.value_model = ValueModel(self.base, "value", config.value_range) if has_critic else None
+        if self.setup.start is not None:
+            self._start_from_sft(self.setup.start)
 
     def _start_from_sft(self, folder: Path) -> None:
         """The SFT adapter twice: frozen as the reference, and as the policy's start."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -21,6 +21,9 @@ from burnish.evaluation.people import Choose, Question
 from burnish.rewards.human import moving
 from burnish.show.comparison import comparison, speakers_of
 from burnish.text import headline, minutes, plain
+
+if TYPE_CHECKING:
+    from burnish.decoder.base_identity import MergedLora
 
 PHASES = {
     "generate_sequences": "generating",
@@ -71,10 +74,10 @@ def loading(config: ModelConfig) -> str:
     return f"loading {config.model_name}{first}"
 
 
-def print_start(console: Console, lora: str | None) -> None:
+def print_start(console: Console, merged: MergedLora | None) -> None:
     """Which LoRA the base was given before anything was trained, if any."""
-    if lora is not None:
-        told = f"The LoRA of {lora} is merged into the base: the two together are where training starts."
+    if merged is not None:
+        told = f"The LoRA of {merged.folder} is merged into the base: the two together are where training starts."
         console.print(plain(told), highlight=False, soft_wrap=True)
 
 

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish.base_setup.base_setup import BaseSetup
+from burnish.base_setup.lora_files import adapter_folder
 from burnish.config import PPOConfig
 from burnish.errors import InputError
-from burnish.models.adapter_files import adapter_folder, load_adapter
+from burnish.models.adapter_files import load_adapter
 from burnish.models.policy_model import PolicyModel
 from burnish.ppo.from_run import given_before
 from burnish.rollout.local import LocalEngine
@@ -59,10 +60,10 @@ def generate_beside_start(
     with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config, start=folder)
         encoded = setup.encoder.encode(prompts)
-        if folder is not None and setup.base.identity.merged is None:
+        if setup.start is not None:
             start = "sft"
             setup.add_adapter(start)
-            load_adapter(setup.base, start, folder)
+            load_adapter(setup.base, start, setup.start)
         setup.add_adapter(role)
         load_adapter(setup.base, role, run.folder / "adapters" / role)
     drawn_with = config if isinstance(config, PPOConfig) else PPOConfig()  # SFT draws nothing, so it sets nothing

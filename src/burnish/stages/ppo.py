@@ -47,12 +47,7 @@ NUM_ANSWERS = 6  # held-out prompts whose most likely answers are kept and shown
 NUM_PROBES = 2  # prompts, held-out ones if there are any, that are answered again and again during training
 
 
-def run(
-    config: TrainConfig,
-    data: Split[str],
-    console: Console,
-    beginning: Beginning = COMMAND,
-) -> Run:
+def run(config: TrainConfig, data: Split[str], console: Console, beginning: Beginning = COMMAND) -> Run:
     """As in `Work` (stage.py)."""
     started = time.perf_counter()
 
@@ -244,8 +239,7 @@ def _announce(
         f"Run folder: {plain(str(run.folder))}",
         highlight=False,
     )
-    merged = trainer.base.identity.merged
-    terminal.print_start(console, None if merged is None else merged.folder)
+    terminal.print_start(console, trainer.base.identity.merged)
     decoder = trainer.base.decoder
     if not decoder.shares_trunk:
         console.print(plain(f"{decoder.sharing[0].upper()}{decoder.sharing[1:]} ({decoder.reason})."), highlight=False)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
-from burnish.base_setup.lora_files import WEIGHTS, check_start, is_foreign
+from burnish.base_setup.lora_files import WEIGHTS, adapter_folder, check_start, is_foreign
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
 from burnish.rewards.part import RewardFunction, Workshop
@@ -110,7 +110,7 @@ def _check_start(config: RewardModelConfig | TrainConfig, not_yet: Path | None) 
     """The SFT run that it starts from."""
     if config.sft is None or _is_to_come(config.sft, not_yet):
         return
-    check_start(config.sft, start_folder(config.sft))
+    check_start(config.sft, adapter_folder(config.sft, "sft"))
 
 
 def _check_start_and_rewards(config: TrainConfig, not_yet: Path | None) -> None:
@@ -125,15 +125,9 @@ def check_rewards(config: TrainConfig, not_yet: Path | None = None) -> list[Rewa
     return [part.check(Workshop(config.reward_timeout)) for part in there]
 
 
-def start_folder(sft: str) -> Path:
-    """That of the adapter: in a run's adapters/, or the folder itself."""
-    of_run = Path(sft) / "adapters" / "sft"
-    return of_run if of_run.is_dir() else Path(sft)
-
-
 def is_merged_start(sft: str) -> bool:
     """Whether it is a LoRA of another tool's, which becomes a part of the base."""
-    folder = start_folder(sft)
+    folder = adapter_folder(sft, "sft")
     return (folder / WEIGHTS).is_file() and is_foreign(folder)
 
 

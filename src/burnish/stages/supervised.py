@@ -66,8 +66,7 @@ class SupervisedStage:
             updates = epochs.num_updates(len(data.train))
             size = f"{count(updates, 'update')}, {config.batch_size} {self.unit} each"
             console.print(plain(f"{self.name}: {size}. Run folder: {run.folder}"), highlight=False)
-            merged = trainer.base.identity.merged
-            terminal.print_start(console, None if merged is None else merged.folder)
+            terminal.print_start(console, trainer.base.identity.merged)
             identity = identity_of(trainer.base, [trainer.model], data)
             done = saving.begin(epochs.sound_state, epochs.restore, identity, beginning.from_step)
             keep_prompts(run, data)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from burnish.base_setup.base_setup import BaseSetup
 from burnish.base_setup.invocation import Invocation
+from burnish.base_setup.lora_files import adapter_folder
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import RewardModelConfig
 from burnish.data import Preference, Scored, places_of, prompts_of
-from burnish.models.adapter_files import adapter_folder, load_adapter
+from burnish.models.adapter_files import load_adapter
 from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardModel
 from burnish.models.updates import Sums
@@ -53,11 +54,11 @@ class RewardTrainer:
         setup.add_adapter("reward")
         self.base, self.encoder = setup.base, setup.encoder
         self.start: str | None = None  # the model whose answers are scored 0 on average
-        if start is not None and self.base.identity.merged is None:  # else the base itself is the start
+        if setup.start is not None:  # else the base itself is the start
             setup.add_adapter("sft")
             self.start = "sft"
             for name in ("sft", "reward"):
-                load_adapter(self.base, name, start)
+                load_adapter(self.base, name, setup.start)
         self.invocation = Invocation(self.base, self.encoder)
         self.model = RewardModel(self.base, self.encoder.encode, "reward")
         self.epochs = Epochs(self.model, config, Learning(self._loss_of, self._sizes_of, weight_of=lambda _: 1.0))
