@@ -9,7 +9,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/burnish demo
 
 test: $(VENV)/.installed lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

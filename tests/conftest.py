@@ -1,4 +1,6 @@
+import atexit
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +16,14 @@ import burnish  # noqa: F401  # isort: skip
 
 import pytest
 import torch
+
+atexit.register(shutil.rmtree, os.environ["BURNISH_STATE"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items):
+    """Files that take minutes come first, so that in the end no process is left alone with one of them."""
+    slow = {item.path for item in items if any(map(item.get_closest_marker, ("real_model", "long")))}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(autouse=True)

@@ -78,8 +78,8 @@ def test_train_then_generate(workplace):
     assert [set(row) for row in kept] == [{"prompt", "start", "tuned"}] * 4  # the base is the start
 
 
-def test_a_mistake_leaves_no_run_folder_behind(workplace):
-    run("train", "config.yaml", "run_name=again", "lora_layers=99", cwd=workplace, code=2)
+def test_a_mistake_leaves_no_run_folder_behind(fork_server, workplace):
+    assert fork_server.run(workplace, "train", "config.yaml", "run_name=again", "lora_layers=99").code == 2
     assert not (workplace / "runs" / "again").exists()
 
 
@@ -89,15 +89,14 @@ def test_existing_run_is_refused(workplace):
     assert "exists already" in run("train", "config.yaml", "run_name=taken", cwd=workplace, code=2)
 
 
-def test_prompts_without_a_shared_ending_are_announced(workplace):
+def test_prompts_without_a_shared_ending_are_announced(fork_server, workplace):
     (workplace / "mixed.txt").write_text("first one\nsecond two\nthird three\nfour\n")
-    out = run(
-        "train", "config.yaml", "prompts=mixed.txt", "num_eval_prompts=0", "run_name=mixed", "steps=1", cwd=workplace
-    )
+    settings = ["prompts=mixed.txt", "num_eval_prompts=0", "run_name=mixed", "steps=1"]
+    out = fork_server.run(workplace, "train", "config.yaml", *settings).text
     assert "share no ending" in out
     assert "burnish generate" in out
     assert "PeftModel" not in out
-    run("generate", "runs/mixed", "anything", cwd=workplace)
+    assert fork_server.run(workplace, "generate", "runs/mixed", "anything").code == 0
 
 
 @pytest.mark.parametrize(
@@ -125,16 +124,18 @@ def test_prompts_without_a_shared_ending_are_announced(workplace):
         (["demo", "--task", "tldrr"], "did you mean 'tldr'"),
     ],
 )
-def test_mistakes_end_in_a_sentence_and_exit_code_2(workplace, arguments, message):
+def test_mistakes_end_in_a_sentence_and_exit_code_2(fork_server, workplace, arguments, message):
     (workplace / "bad.jsonl").write_text("{bad\n")
     (workplace / "blank.jsonl").write_text('{"prompt": " "}\n')
     (workplace / "long.txt").write_text("x" * 300 + "\nshort\n" + "\n".join(f"p{i}" for i in range(9)))
     (workplace / "empty").mkdir(exist_ok=True)
     (workplace / "judge2.py").write_text("def nan(p, r):\n    return [float('nan')] * len(r)\n")
     if arguments[0] == "generate" and not (workplace / "runs" / "first").exists():
-        run("train", "config.yaml", "run_name=first", cwd=workplace)
-    out = run(*arguments, cwd=workplace, code=2)
-    assert message in " ".join(out.split())
+        assert fork_server.run(workplace, "train", "config.yaml", "run_name=first").code == 0
+    outcome = fork_server.run(workplace, *arguments)
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    assert message in outcome.text
 
 
 def test_help_and_env_read_well(workplace):
@@ -171,7 +172,7 @@ def test_main_py_is_the_demo():
     assert "--task" in out
 
 
-def test_interrupting_keeps_what_was_learned(workplace):
+def test_interrupting_keeps_what_was_learned(fork_server, workplace):
     command = [*BURNISH, "train", "config.yaml", "run_name=stopped", "steps=100000"]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -195,4 +196,4 @@ def test_interrupting_keeps_what_was_learned(workplace):
     assert "Resume with: burnish resume runs/stopped" in errors
     assert "Traceback" not in errors
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}
-    run("generate", "runs/stopped", "number 3:", cwd=workplace)
+    assert fork_server.run(workplace, "generate", "runs/stopped", "number 3:").code == 0

@@ -191,7 +191,10 @@ def test_r17_a_soak_neither_grows_nor_leaks(folder):
     "arguments",
     [
         ["train", "config.yaml", "steps=1", "run_name=offline"],
-        pytest.param(["demo", "--task", "sentiment", "--steps", "1"], marks=pytest.mark.real_model),
+        pytest.param(
+            ["train", "config.yaml", "steps=1", "model_name=embedded/SmolLM2-135M-Instruct", "lora_layers=2"],
+            marks=pytest.mark.real_model,
+        ),
     ],
 )
 def test_r18_no_network(tmp_path, arguments):

@@ -26,6 +26,8 @@ from failures import (
 )
 from tiny import PROMPTS, changes, tiny_model, tiny_trainer
 
+pytestmark = pytest.mark.long
+
 
 def test_r1_a_killed_run_ends_in_the_same_state(fork_server, folder, whole):
     draw = random.Random(1)

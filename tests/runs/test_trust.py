@@ -26,6 +26,8 @@ from burnish.stages.trusted import all_deeds
 from failures import log_of, make_workplace, state_hash
 from tiny import tiny_config, tiny_trainer
 
+pytestmark = pytest.mark.long
+
 EVIL = "open({trace!r}, 'a').write('here')\ndef f(prompts, responses):\n    return [float(len(r)) for r in responses]\n"
 
 
