@@ -130,7 +130,12 @@ def load_model(config: ModelConfig) -> Any:
     dtype = choose_dtype(config.dtype, device)
     files = load_model_config(config)
     refuse_stored_twice(config.model_name, config.quantize, files)
-    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+    options: dict[str, Any] = {
+        "config": files,
+        "dtype": dtype,
+        "use_safetensors": True,
+        "output_loading_info": True,
+    }
     if config.quantize is not None:
         options |= loading(config.quantize, device, dtype)
     elif stored_by(files):
