@@ -196,7 +196,7 @@ def _folder_of(config: ModelConfig) -> Path | None:
     return None
 
 
-def _from_pretrained(kind: Any, config: ModelConfig, **options: Any) -> Any:
+def _from_pretrained(kind: Any, config: ModelConfig, /, **options: Any) -> Any:
     source = model_source(config)
     is_folder = Path(source).is_dir()
     local_only = is_folder or not hub_answers()
