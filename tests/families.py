@@ -73,15 +73,23 @@ WITH_OUR_CACHE: dict[str, dict[str, Any]] = {
     },
 }
 """Called as a whole, with keys and values in our caches."""
-WITH_OWN_STATE: dict[str, dict[str, Any]] = {
+WITH_STATES: dict[str, dict[str, Any]] = {
     "lfm2": LIKE_LLAMA | {"layer_types": ["conv", "full_attention"] * 2, "block_dim": 32, "block_ff_dim": 64},
     "qwen3_5_text": LIKE_LLAMA | DELTA,
-    "mamba": {"state_size": 8},
     "falcon_h1": LIKE_LLAMA
-    | {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 8},
+    | {
+        "mamba_d_ssm": 64,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 8,
+        "mamba_n_groups": 1,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 16,
+    },
 }
+"""And with the states of convolutions and recurrences beside them."""
+ON_THEIR_OWN: dict[str, dict[str, Any]] = {"mamba": {"state_size": 8}}
 """Called as a whole, with a state that nothing can be shared of."""
-FAMILIES = {name: LIKE_LLAMA | more for name, more in WALKED.items()} | WITH_OUR_CACHE | WITH_OWN_STATE
+FAMILIES = {name: LIKE_LLAMA | more for name, more in WALKED.items()} | WITH_OUR_CACHE | WITH_STATES | ON_THEIR_OWN
 
 
 def family_model(family: str, seed: int = 0) -> Any:

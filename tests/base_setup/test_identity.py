@@ -10,6 +10,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers import AutoConfig
 
 from burnish import InputError, PPOTrainer, RewardModel
 from burnish.base_setup.base_setup import BaseSetup, load_model, load_tokenizer
@@ -77,6 +78,14 @@ def test_a_base_file_with_a_foreign_tensor_is_refused_and_tied_heads_are_not_mis
     edit_tensors(folder / "model.safetensors", lambda tensors: tensors.update(foreign=torch.zeros(2)))
     with pytest.raises(InputError, match=r"holds 1 that it has no place for \(foreign\)"):
         load_model(tiny_config(model_name=str(folder)))
+
+
+def test_a_base_s_config_is_read_once(tmp_path, monkeypatch):
+    folder = saved_model(tmp_path / "model")
+    read, from_pretrained = [], AutoConfig.from_pretrained
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *a, **k: (read.append(a), from_pretrained(*a, **k))[1])
+    assert load_model(tiny_config(model_name=str(folder), dtype="bfloat16")).dtype == torch.bfloat16
+    assert len(read) == 1
 
 
 def test_an_adapter_file_must_hold_its_own_tensors_and_no_others(tmp_path):

@@ -11,16 +11,16 @@ from burnish.base_setup.lora_setup import unreachable
 from burnish.decoder.decoder import CannotWalkError, Decoder
 from burnish.decoder.shared_base import decoder_of
 from burnish.decoder.whole_model import WholeModel
-from families import FAMILIES, WALKED, WITH_OUR_CACHE, family_model
+from families import FAMILIES, ON_THEIR_OWN, WALKED, family_model
 from tiny import assert_says_the_same, count_vowels, perturb, tiny_config, tiny_tokenizer
 
 PROMPTS = ["a long one, with more letters than a window has:", "short:", "another one, of a length in between:", "no:"]
 SHARING = {
     family: "shared: prompt and trunk"
     if family in WALKED
-    else "shared: prompt"
-    if family in WITH_OUR_CACHE
     else "nothing shared: slower"
+    if family in ON_THEIR_OWN
+    else "shared: prompt"
     for family in FAMILIES
 }
 
@@ -95,7 +95,7 @@ def test_peft_loads_what_was_saved_and_says_the_same(family, tmp_path):
 
 
 def test_a_state_that_cannot_be_shared_needs_the_whole_sequence():
-    with pytest.raises(InputError, match=r"keeps something else of a text.*adapter_scope: sequence"):
+    with pytest.raises(InputError, match=r"cannot go on .* keeps no keys and values.*adapter_scope: sequence"):
         trainer_of("mamba", "response")
 
 

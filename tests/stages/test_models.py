@@ -18,7 +18,12 @@ def said(folder):
 
 @pytest.mark.parametrize(
     ("family", "shared"),
-    [("gemma3_text", "prompt and trunk, in both scopes"), ("gpt2", "prompt, in both scopes"), ("lfm2", "nothing, so")],
+    [
+        ("gemma3_text", "prompt and trunk, in both scopes"),
+        ("gpt2", "prompt, in both scopes"),
+        ("lfm2", "prompt, in both scopes"),
+        ("mamba", "nothing, so it is slower"),
+    ],
 )
 def test_family_size_and_what_is_shared(family, shared, tmp_path):
     model = family_model(family)

@@ -164,6 +164,18 @@ def test_best_of_can_be_given_where_it_used_to_be(workplace, override):
     assert load_pipeline_config(workplace / "both.yaml", [override]).ppo.best_of == 7
 
 
+def test_a_start_named_in_model_lies_beside_the_file_or_where_the_command_was_given(workplace, tmp_path, monkeypatch):
+    sections = PIPELINE.split("sft:\n")[0] + "reward_model:" + PIPELINE.split("reward_model:")[1]
+    (workplace / "start.yaml").write_text(sections.replace("  lora_r: 4", "  lora_r: 4\n  sft: start"))
+    (workplace / "start").mkdir()
+    (tmp_path / "start").mkdir()
+    monkeypatch.chdir(tmp_path)
+    of_file = load_pipeline_config(workplace / "start.yaml")
+    assert of_file.starts == dict.fromkeys(["reward_model", "ppo"], str(workplace / "start"))
+    of_command = load_pipeline_config(workplace / "start.yaml", ["model.sft=start"])
+    assert of_command.starts == dict.fromkeys(["reward_model", "ppo"], str(tmp_path / "start"))
+
+
 def test_a_folder_s_name_is_taken_as_it_is(workplace):
     config = load_pipeline_config(workplace / "pipeline.yaml", ["run_dir=a #1: b", "run_name=007"])
     assert config.folder == Path("a #1: b/007")

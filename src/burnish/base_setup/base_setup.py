@@ -130,7 +130,12 @@ def load_model(config: ModelConfig) -> Any:
     dtype = choose_dtype(config.dtype, device)
     files = load_model_config(config)
     refuse_stored_twice(config.model_name, config.quantize, files)
-    options: dict[str, Any] = {"dtype": dtype, "use_safetensors": True, "output_loading_info": True}
+    options: dict[str, Any] = {
+        "config": files,
+        "dtype": dtype,
+        "use_safetensors": True,
+        "output_loading_info": True,
+    }
     if config.quantize is not None:
         options |= loading(config.quantize, device, dtype)
     elif stored_by(files):
@@ -191,7 +196,7 @@ def _folder_of(config: ModelConfig) -> Path | None:
     return None
 
 
-def _from_pretrained(kind: Any, config: ModelConfig, **options: Any) -> Any:
+def _from_pretrained(kind: Any, config: ModelConfig, /, **options: Any) -> Any:
     source = model_source(config)
     is_folder = Path(source).is_dir()
     local_only = is_folder or not hub_answers()

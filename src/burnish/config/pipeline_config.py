@@ -69,7 +69,7 @@ def load_pipeline_config(
     values = _with_best_of_in_ppo(read_mapping(path))
     for section in ("model", *SECTIONS):
         if isinstance(values.get(section), dict):
-            start_paths_at(path.parent, SECTIONS.get(section, RunConfig), values[section])
+            _start_paths_at(path.parent, section, values[section])
     for override in overrides or []:
         target, equals, value = override.partition("=")
         section, dot, key = target.partition(".")
@@ -87,7 +87,7 @@ def load_pipeline_config(
         as_text = not dot and section in ("run_dir", "run_name")
         place[key if dot else section] = value if as_text else parse(value, f"override {override!r}")
         if dot:  # paths on the command line begin where it was given
-            start_paths_at(Path(), SECTIONS.get(section, RunConfig), place)
+            _start_paths_at(Path(), section, place)
     name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
@@ -95,6 +95,12 @@ def load_pipeline_config(
         return pipeline_config(values, folder or folder_inside(Path(str(values.get("run_dir", "runs"))), str(name)))
     except ConfigError as error:
         raise ConfigError(error.problems, str(path), lines_of(path, overrides or [])) from None
+
+
+def _start_paths_at(folder: Path, section: str, values: dict[str, Any]) -> None:
+    """Of a section's keys; those of `model` may be any stage's."""
+    for kind in SECTIONS.values() if section == "model" else (SECTIONS[section],):
+        start_paths_at(folder, kind, values)
 
 
 def pipeline_config(values: dict[str, Any], folder: Path) -> PipelineConfig:

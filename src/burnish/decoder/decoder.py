@@ -18,7 +18,7 @@ from torch import Tensor
 from burnish.decoder import attention, fast_linear, fast_norm
 from burnish.decoder.fast_linear import times_weight
 from burnish.decoder.head import Head
-from burnish.decoder.key_values import FixedPrefix, GrowingCache, Recorder
+from burnish.decoder.key_values import FixedPrefix, GrowingCache, Reading, Recorder
 from burnish.decoder.shared_context import causal_mask, positions_of, seen_through_window
 from burnish.errors import InputError, is_out_of_memory
 
@@ -39,6 +39,8 @@ class Decoder:
     sharing = "shared: prompt and trunk"
     reason = ""
     pads_left = True
+    keeps_states = False
+    state_bytes = 0
 
     def __init__(self, model: Any) -> None:
         model.eval()  # for good: dropout would move the ratios before anything is learned
@@ -121,6 +123,15 @@ class Decoder:
     @property
     def number_bytes(self) -> int:
         return self.head.element_size()
+
+    @property
+    def num_key_layers(self) -> int:
+        """Those with keys and values: all."""
+        return self.num_layers
+
+    def nothing_read(self) -> Reading:
+        """What we store of a text without tokens."""
+        return Reading(self.head.new_zeros(self.num_layers, 2, *self.key_shape(0)), {})
 
     def key_shape(self, width: int) -> tuple[int, int, int]:
         """Of the keys of one layer: heads, tokens, numbers."""

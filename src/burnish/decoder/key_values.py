@@ -3,12 +3,16 @@
 A decoder layer calls `update(keys, values, layer)` and attends to what it gets back, and to the prefix that the cache
 shares, if it has one. All caches here have one layout, `[layers, 2, B, key_heads, S, D]` (2: keys, values), so that a
 batch is one tensor and a row is one slice. `seen` is how many tokens stand before those that come next.
+
+Layers that are not attention keep states instead: the last inputs of a convolution, what a recurrence has come to.
+They stand for the whole text before, so they have one size whatever its length, and nothing can be cut off them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,39 +22,79 @@ from burnish.decoder.base_identity import BaseIdentity
 from burnish.decoder.shared_prefix import SharedPrefix
 from burnish.errors import InputError
 
+Place = tuple[str, int, int]
+"""Of a state: `conv` or `recurrent`, the layer, and which of the layer's states of that kind."""
+States = Mapping[Place, Tensor]
+"""[B, ...] each, or [...] of a single text. Empty: attention alone, or nothing read yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What the base keeps of one text that it has read."""
+
+    keys: Tensor
+    """[layers, 2, key_heads, S, D] keys and values."""
+    states: States
+    """[...] after its last token."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + nbytes_of(self.states)
+
+
+def nbytes_of(states: States) -> int:
+    return sum(state.nbytes for state in states.values())
+
+
+def side_by_side(readings: Sequence[Reading], room: Tensor, start: int) -> States:
+    """Writes the keys and values of texts into the rows of `room`, up to column `start`; gives their states."""
+    for row, reading in enumerate(readings):
+        room[:, :, row, :, start - reading.keys.shape[3] : start] = reading.keys
+    places = readings[0].states if readings else {}
+    return {place: torch.stack([reading.states[place] for reading in readings]) for place in places}
+
 
 class Recorder:
     """Keeps what each layer computes: the first pass over prompts. They may share a beginning that was read before."""
 
     shared: SharedPrefix | None = None
+    keeps_states = True
 
-    def __init__(self, beginning: Tensor | None = None) -> None:
-        self.beginning = beginning  # [layers, 2, key_heads, S, D]
-        self.seen = 0 if beginning is None else beginning.shape[3]
+    def __init__(self, beginning: Reading | None = None, batch: int = 1) -> None:
+        """`batch` texts come behind the beginning."""
+        self.beginning = beginning
+        self.seen = 0 if beginning is None else beginning.keys.shape[3]
         self.layers: list[Tensor] = []
+        begun = {} if beginning is None else beginning.states
+        self.states = {place: state.repeat(batch, *[1] * state.dim()) for place, state in begun.items()}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
         self.layers.append(torch.stack([keys, values]))
         if self.beginning is None:
             return keys, values
-        before = self.beginning[layer][:, None].expand(-1, len(keys), -1, -1, -1)  # [2, B, key_heads, S, D]
+        before = self.beginning.keys[layer][:, None].expand(-1, len(keys), -1, -1, -1)  # [2, B, key_heads, S, D]
         return torch.cat([before[0], keys], dim=2), torch.cat([before[1], values], dim=2)
 
-    def row(self, row: int, width: int) -> Tensor:
-        """One sequence: its beginning and the first `width` tokens recorded.  -> [layers, 2, key_heads, S, D]"""
-        recorded = torch.stack([layer[:, row, :, :width] for layer in self.layers])
-        return recorded if self.beginning is None else torch.cat([self.beginning, recorded], dim=3)
+    def row(self, row: int, width: int) -> Reading:
+        """One sequence: its beginning and the first `width` tokens recorded. Its states are those after the last token
+        of the pass, so where there are some it must have no padding behind it.
+        """
+        keys = torch.stack([layer[:, row, :, :width] for layer in self.layers])
+        keys = keys if self.beginning is None else torch.cat([self.beginning.keys, keys], dim=3)
+        return Reading(keys, {place: state[row].clone() for place, state in self.states.items()})
 
 
 class FixedPrefix:
     """A prefix that every pass reads and none changes: scoring and training."""
 
     shared: SharedPrefix | None = None
+    keeps_states = False
 
-    def __init__(self, prefix: Tensor, first_layer: int) -> None:
+    def __init__(self, prefix: Tensor, first_layer: int, states: States | None = None) -> None:
         self.prefix = prefix
         self.seen = prefix.shape[4]
         self.first_layer = first_layer
+        self.states = states or {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
         if self.prefix.shape[4] == 0:
@@ -75,10 +119,15 @@ class GrowingCache:
     The prompts' prefix stands at its beginning, unless several sequences share it.
     """
 
-    def __init__(self, room: Tensor, filled: int, shared: SharedPrefix | None = None) -> None:
+    keeps_states = True
+
+    def __init__(
+        self, room: Tensor, filled: int, shared: SharedPrefix | None = None, states: States | None = None
+    ) -> None:
         self.room = room
         self.filled = filled
         self.shared = shared
+        self.states = dict(states or {})
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
         end = self.filled + keys.shape[2]
@@ -98,10 +147,11 @@ class GrowingCache:
         """Forgets all sequences but these.  rows [n]"""
         self.room = self.room[:, :, rows]
         self.shared = None if self.shared is None else self.shared.keep(rows)
+        self.states = {place: state[rows] for place, state in self.states.items()}
 
 
 class PromptCache:
-    """Keys and values of prompts that the frozen base has already read, by their tokens; the oldest leave first.
+    """What the frozen base keeps of prompts that it has already read, by their tokens; the oldest leave first.
 
     The base never changes, so a prompt that comes back in a later step costs nothing. `beginning` is the part that many
     prompts share and that was read once. It is remembered because a prompt read after another beginning may differ in
@@ -111,7 +161,7 @@ class PromptCache:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._base: BaseIdentity | None = None
-        self._entries: OrderedDict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = OrderedDict()
+        self._entries: OrderedDict[tuple[tuple[int, ...], tuple[int, ...]], Reading] = OrderedDict()
 
     def belong_to(self, base: BaseIdentity) -> None:
         """The first base that takes it owns it; it serves others only if they compute the same."""
@@ -125,15 +175,15 @@ class PromptCache:
 
     @property
     def nbytes(self) -> int:
-        return sum(e.numel() * e.element_size() for e in self._entries.values())
+        return sum(reading.nbytes for reading in self._entries.values())
 
     def lookup(
         self,
         prompts: Sequence[tuple[int, ...]],
-        compute: Callable[[list[tuple[int, ...]]], list[Tensor]],
+        compute: Callable[[list[tuple[int, ...]]], list[Reading]],
         beginning: tuple[int, ...] = (),
-    ) -> list[Tensor]:
-        """One `[layers, 2, key_heads, S, D]` per prompt; `compute` is asked for those not known yet, shortest first."""
+    ) -> list[Reading]:
+        """One for each prompt; `compute` is asked for those not known yet, shortest first."""
         missing = sorted({p for p in prompts if (beginning, p) not in self._entries}, key=len)
         if missing:
             self._entries.update(zip([(beginning, p) for p in missing], compute(missing), strict=True))

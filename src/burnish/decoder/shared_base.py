@@ -7,7 +7,7 @@ the frozen part does once. decoder.py knows how the model itself is walked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import compress, takewhile
@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from burnish.decoder import fast_linear
 from burnish.decoder.base_identity import BaseIdentity, adapter_of
 from burnish.decoder.decoder import CannotWalkError, Decoder
-from burnish.decoder.key_values import GrowingCache, PromptCache, Recorder
+from burnish.decoder.key_values import GrowingCache, PromptCache, Reading, Recorder, side_by_side
+from burnish.decoder.model_cache import OwnState
 from burnish.decoder.shared_context import SharedContext
 from burnish.decoder.shared_prefix import SharedPrefix
-from burnish.decoder.whole_model import OwnState, WholeModel
+from burnish.decoder.whole_model import WholeModel
 from burnish.errors import InputError
 from burnish.sa_pairs.table import SAPairs
 
@@ -46,8 +47,8 @@ class SharedBase:
         self.decoder = decoder_of(model)
         if scope == "response" and not self.decoder.shares_prompts:
             raise InputError(
-                f"{type(model).__name__} keeps something else of a text than keys and values, so adapters cannot begin "
-                "to act in its middle; set adapter_scope: sequence"
+                f"{type(model).__name__} cannot go on from what burnish keeps of a prompt ({self.decoder.reason}), so "
+                "adapters cannot begin to act there; set adapter_scope: sequence"
             )
         self.model = model
         self.output = self.decoder.output
@@ -60,7 +61,7 @@ class SharedBase:
         self.prompt_cache = PromptCache(prompt_cache_bytes)
         self.num_prompt_tokens_read = 0
         self.beginning: tuple[int, ...] = ()
-        self._beginning_entry: Tensor | None = None
+        self._beginning_read: Reading | None = None
         self.num_layers = self.decoder.num_layers
         self.trunk_depth = self.num_layers  # layers below the lowest adapter; none is grafted yet
         self.peft_model: PeftModel | None = None
@@ -100,7 +101,12 @@ class SharedBase:
     @property
     def key_bytes(self) -> int:
         """Memory of one token's keys and values in all layers."""
-        return self.decoder.key_bytes * self.num_layers
+        return self.decoder.key_bytes * self.decoder.num_key_layers
+
+    @property
+    def adapted_key_bytes(self) -> int:
+        """And in those above the trunk."""
+        return self.decoder.key_bytes * (self.decoder.num_key_layers - self.trunk_depth)
 
     @property
     def num_adapted_layers(self) -> int:
@@ -200,8 +206,8 @@ class SharedBase:
 
     @torch.no_grad()
     def read_prompts(self, prompt_ids: Tensor, prompt_mask: Tensor, room: int) -> GrowingCache | OwnState:
-        """The base's keys and values of the prefixes, with room for `room` more tokens of each sequence. Those that
-        several sequences begin with are there once.
+        """What the base keeps of the prefixes, with room for `room` more tokens of each sequence. Keys and values of
+        prefixes that several sequences begin with are there once.
         """
         if not self.decoder.shares_prompts:
             return OwnState(len(prompt_ids))
@@ -212,10 +218,9 @@ class SharedBase:
         rows = {prefix: row for row, prefix in enumerate(dict.fromkeys(prefixes))}
         if start == 0 or len(rows) == len(prefixes) or not self.shares_prefixes:
             cache = self._room(len(prefixes), start + room)
-            _write(cache, entries, start)
-            return GrowingCache(cache, filled=start)
+            return GrowingCache(cache, filled=start, states=side_by_side(entries, cache, start))
         shared = self._room(len(rows), start)
-        _write(shared, dict(zip(prefixes, entries, strict=True)).values(), start)
+        side_by_side(list(dict(zip(prefixes, entries, strict=True)).values()), shared, start)
         lengths = torch.tensor([len(prefix) for prefix in rows])
         key_mask = torch.arange(start) >= start - lengths[:, None]  # [prompts, start]
         prefix = SharedPrefix(shared, torch.tensor([rows[p] for p in prefixes]), key_mask)
@@ -223,29 +228,30 @@ class SharedBase:
 
     def _room(self, batch: int, width: int) -> Tensor:
         """[layers, 2, B, key_heads, width, D]"""
-        return self.head.new_zeros(self.num_layers, 2, batch, *self.decoder.key_shape(width))
+        return self.head.new_zeros(self.decoder.num_key_layers, 2, batch, *self.decoder.key_shape(width))
 
-    def prefix_of(self, cache: GrowingCache | OwnState, start: int) -> tuple[Tensor, Tensor | None]:
-        """What a cache holds of the prefix in the layers above the trunk, and which row of it each sequence reads."""
+    def context_before(self, prompt_ids: Tensor, prompt_mask: Tensor, cache: GrowingCache | OwnState) -> SharedContext:
+        """What a cache holds of the prompts above the trunk, with no response yet."""
+        start, nothing = self.suffix_start(prompt_ids.shape[1]), prompt_ids[:, :0]
+        context = SharedContext(prompt_ids, prompt_mask, nothing, start, self._room(len(prompt_ids), 0), trunk=None)
         if isinstance(cache, OwnState):
-            return self._room(cache.batch, 0), None
-        if cache.shared is None:
-            return cache.room[self.trunk_depth :, ..., :start, :], None
-        return cache.shared.entries[self.trunk_depth :], cache.shared.rows
+            return context
+        if cache.shared is not None:
+            return replace(context, prefix=cache.shared.entries[self.trunk_depth :], prefix_rows=cache.shared.rows)
+        return replace(context, prefix=cache.room[self.trunk_depth :, ..., :start, :], states=cache.states)
 
     @torch.no_grad()
     def build_context(self, prompt_ids: Tensor, prompt_mask: Tensor, response: Tensor) -> SharedContext:
         """The shared context of sequences that were not generated just now."""
-        start = self.suffix_start(prompt_ids.shape[1])
-        cache = self.read_prompts(prompt_ids, prompt_mask, room=prompt_ids.shape[1] - start + response.shape[1])
-        prefix, prefix_rows = self.prefix_of(cache, start)
-        context = SharedContext(prompt_ids, prompt_mask, response, start, prefix, trunk=None, prefix_rows=prefix_rows)
+        room = prompt_ids.shape[1] - self.suffix_start(prompt_ids.shape[1]) + response.shape[1]
+        cache = self.read_prompts(prompt_ids, prompt_mask, room)
+        context = replace(self.context_before(prompt_ids, prompt_mask, cache), response=response)
         if self.trunk_depth == 0:
             return context
         self.take_role(None)
         hidden = self.decoder.embed(context.suffix_ids)
         trunk = self.decoder.run_layers(hidden, context.key_mask, cache, range(self.trunk_depth))
-        return replace(context, prefix=prefix.clone(), trunk=trunk)  # without the layers of the trunk
+        return replace(context.on_its_own(), trunk=trunk)  # without the layers of the trunk
 
     @property
     def activation_bytes(self) -> int:
@@ -256,60 +262,74 @@ class SharedBase:
     def prefix_activation_bytes(self) -> int:
         """What a training pass holds of each token of the prefix, which it reads but does not compute: keys and values,
         as cut for the micro-batch and as the layers read them."""
-        return 2 * self.decoder.key_bytes * self.num_adapted_layers
+        return 2 * self.adapted_key_bytes
+
+    @property
+    def state_activation_bytes(self) -> int:
+        """And of each prefix, whatever its length: states, as cut for the micro-batch and as the layers read them."""
+        return 2 * self.decoder.state_bytes if self.scope == "response" else 0
+
+    @property
+    def prefix_cost(self) -> float:
+        """Of a token of the prefix in a training pass, in computed tokens."""
+        return self.prefix_activation_bytes / self.activation_bytes
+
+    @property
+    def state_cost(self) -> float:
+        """And of the prefix's states."""
+        return self.state_activation_bytes / self.activation_bytes
 
     def pass_sizes(self, prompt_tokens: int, answer_tokens: int) -> tuple[float, float, float]:
-        """A sequence in a training pass, in computed tokens: the prefix (by what reading one costs), the adapted end of
+        """A sequence in a training pass, in computed tokens: the prefix (by what reading it costs), the adapted end of
         the prompt, the answer.
         """
         prefix = self.suffix_start(prompt_tokens)
-        prefix_cost = self.prefix_activation_bytes / self.activation_bytes
-        return prefix * prefix_cost, prompt_tokens - prefix, answer_tokens
+        return prefix * self.prefix_cost + self.state_cost, prompt_tokens - prefix, answer_tokens
 
     def agree_on_beginning(self, prompts: Sequence[Sequence[int]]) -> None:
         """What all these prompts begin with (a system prompt) will be read once for all of them."""
         ends = self.num_adapted_prompt_tokens  # not the base's to read
         shared = shared_beginning([p[: len(p) - ends] for p in prompts]) if len(prompts) > 1 else []
         self.beginning = tuple(shared) if len(shared) >= MIN_SHARED_BEGINNING else ()
-        self._beginning_entry = None
+        self._beginning_read = None
 
-    def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Keys and values of prompts, sorted by length; of those with the agreed beginning, only the rest is read."""
+    def _prefill(self, prompts: list[tuple[int, ...]]) -> list[Reading]:
+        """Prompts, sorted by length, as read; of those with the agreed beginning, only the rest is read."""
         size = len(self.beginning)
         begun = [p for p in prompts if size and p[:size] == self.beginning]
         others = [p for p in prompts if not size or p[:size] != self.beginning]
-        if begun and self._beginning_entry is None:
-            (self._beginning_entry,) = self._read_after(None, [self.beginning])
-        read = dict(zip(begun, self._read_after(self._beginning_entry, [p[size:] for p in begun]), strict=True))
+        if begun and self._beginning_read is None:
+            (self._beginning_read,) = self._read_after(None, [self.beginning])
+        read = dict(zip(begun, self._read_after(self._beginning_read, [p[size:] for p in begun]), strict=True))
         read |= dict(zip(others, self._read_after(None, others), strict=True))
         return [read[p] for p in prompts]
 
-    def _read_after(self, beginning: Tensor | None, texts: list[tuple[int, ...]]) -> list[Tensor]:
-        """Keys and values of a beginning and each text behind it, read in chunks. Padding is on the right.
+    def _read_after(self, beginning: Reading | None, texts: list[tuple[int, ...]]) -> list[Reading]:
+        """A beginning and each text behind it, read in chunks. Padding is on the right; where it would pass through
+        states, only texts of one length are read together.
 
         What is kept for later steps is read one by one: its last bits must not depend on what was read beside it, or a
         resumed run, which begins with nothing kept, would go another way.
         """
         longest_chunk = 1 if self.prompt_cache.max_bytes else PREFILL_TOKENS
-        entries: list[Tensor] = []
-        while len(entries) < len(texts):
-            rest = texts[len(entries) :]
-            take = max(1, sum(1 for n, t in enumerate(rest, 1) if n * max(len(t), 1) <= longest_chunk))
-            chunk = rest[:take]
+        readings: list[Reading] = []
+        while len(readings) < len(texts):
+            rest = texts[len(readings) :]
+            longest = len(rest[0]) if self.decoder.keeps_states else max(map(len, rest))  # they come sorted
+            fits = [n for n, t in enumerate(rest, 1) if len(t) <= longest and n * max(len(t), 1) <= longest_chunk]
+            chunk = rest[: max(1, len(fits))]
             width = max(len(t) for t in chunk)
             if not width:
-                nothing = self.head.new_zeros(self.num_layers, 2, *self.decoder.key_shape(0))
-                entries += [nothing if beginning is None else beginning] * len(chunk)
+                readings += [self.decoder.nothing_read() if beginning is None else beginning] * len(chunk)
                 continue
             ids = torch.tensor([list(t) + [0] * (width - len(t)) for t in chunk], dtype=torch.long, device=self.device)
-            seen = width if beginning is None else beginning.shape[3] + width
-            recorder = Recorder(beginning)
+            recorder = Recorder(beginning, len(chunk))
             self.take_role(None)
-            key_mask = ids.new_ones(len(chunk), seen).bool()
+            key_mask = ids.new_ones(len(chunk), recorder.seen + width).bool()
             self.decoder.run_layers(self.decoder.embed(ids), key_mask, recorder, range(self.num_layers))
-            entries += [recorder.row(row, len(t)) for row, t in enumerate(chunk)]
+            readings += [recorder.row(row, len(t)) for row, t in enumerate(chunk)]
             self.num_prompt_tokens_read += sum(map(len, chunk))
-        return entries
+        return readings
 
 
 def decoder_of(model: Any) -> Decoder | WholeModel:
@@ -318,12 +338,6 @@ def decoder_of(model: Any) -> Decoder | WholeModel:
         return Decoder(model)
     except CannotWalkError as error:
         return WholeModel(model, str(error))
-
-
-def _write(cache: Tensor, entries: Iterable[Tensor], start: int) -> None:
-    """Prefixes into their rows, up to column `start`."""
-    for row, entry in enumerate(entries):
-        cache[:, :, row, :, start - entry.shape[3] : start] = entry
 
 
 def shared_beginning(sequences: Sequence[Sequence[int]]) -> list[int]:

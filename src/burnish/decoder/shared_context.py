@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from burnish.decoder.key_values import FixedPrefix, OwnKeys
+from burnish.decoder.key_values import FixedPrefix, OwnKeys, States, nbytes_of
 from burnish.decoder.shared_prefix import SharedPrefix
 
 
@@ -35,6 +35,8 @@ class SharedContext:
     """[B, T, H] the reference's state before each response token; None: nothing in training needs it."""
     prefix_rows: Tensor | None = None
     """[B] which row of `prefix` each sequence reads, where some read the same one; None: each its own."""
+    states: States = field(default_factory=dict)
+    """[B, ...] what layers that are not attention keep of the prefix."""
 
     @property
     def suffix_ids(self) -> Tensor:
@@ -50,7 +52,12 @@ class SharedContext:
     @property
     def nbytes(self) -> int:
         held = (self.prefix, self.trunk, self.reference)
-        return sum(t.numel() * t.element_size() for t in held if t is not None)
+        return sum(t.numel() * t.element_size() for t in held if t is not None) + nbytes_of(self.states)
+
+    def on_its_own(self) -> SharedContext:
+        """With a copy of the prefix: what it was cut from may change, or leave memory."""
+        states = {place: state.clone() for place, state in self.states.items()}
+        return replace(self, prefix=self.prefix.clone(), states=states)
 
     def rows(self, rows: Tensor, prompt_width: int | None, response_width: int) -> SharedContext:
         """Some sequences, cut to the widths they need: left columns of the prompt, right columns of the response."""
@@ -73,12 +80,13 @@ class SharedContext:
             trunk=None if self.trunk is None else self.trunk[rows, suffix_cut : suffix_cut + suffix_width],
             reference=None if self.reference is None else self.reference[rows, :response_width],
             prefix_rows=prefix_rows,
+            states={place: state[rows] for place, state in self.states.items()},
         )
 
     def cache(self, first_layer: int) -> FixedPrefix | OwnKeys:
         """The prefix as the layers from `first_layer` on read it."""
         if self.prefix_rows is None:
-            return FixedPrefix(self.prefix, first_layer)
+            return FixedPrefix(self.prefix, first_layer, self.states)
         masks = self.prompt_mask.new_zeros(self.prefix.shape[2], self.start)
         masks[self.prefix_rows] = self.prompt_mask[:, : self.start]
         return OwnKeys(SharedPrefix(self.prefix, self.prefix_rows, masks, first_layer))

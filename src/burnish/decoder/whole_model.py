@@ -1,13 +1,15 @@
 """Any other causal language model: its own forward pass over all its layers, whatever they are.
 
-Where its layers are attention, what the base has read of a prompt is still shared: the model keeps its keys and values
-in our caches. Where they hold a state of another kind (a convolution's, a recurrence's), nothing is shared, and every
-pass reads the whole text.
+What the base has read of a prompt is still shared: the model keeps its keys and values, and the states of convolutions
+and recurrences, in our caches. Where it does not go on from there as it should, nothing is shared, and every pass reads
+the whole text.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +24,15 @@ from burnish.decoder.decoder import (
     small_windows,
 )
 from burnish.decoder.fast_linear import times_weight
-from burnish.decoder.key_values import FixedPrefix, GrowingCache, Recorder
+from burnish.decoder.key_values import (
+    FixedPrefix,
+    GrowingCache,
+    Reading,
+    Recorder,
+    nbytes_of,
+    side_by_side,
+)
+from burnish.decoder.model_cache import InOurCache, OwnState
 from burnish.decoder.shared_context import positions_of
 from burnish.errors import InputError, is_out_of_memory
 
@@ -45,8 +55,9 @@ class WholeModel:
         self.head = self.output.weight  # [V, H]
         self.reason = reason
         self._accepted = inspect.signature(self.stack.forward).parameters
-        self.shares_prompts, self.pads_left = True, True
-        self._keys = 1, 0  # heads and numbers of the keys that we store: none as long as nothing is shared
+        self.pads_left = True
+        self._places: dict[int, int] = {}  # of the keys and values of its layers among those that we store
+        self._nothing_read: Reading | None = None
         self._look_at()
         self.sharing = "shared: prompt" if self.shares_prompts else "nothing shared: slower"
 
@@ -62,7 +73,7 @@ class WholeModel:
         if isinstance(cache, OwnState):
             return self._states(ids, key_mask, cache)
         if self.shares_prompts:
-            return self._states(ids, key_mask, _InOurCache(cache))
+            return self._states(ids, key_mask, InOurCache(cache, self._places))
         return self._states_of_whole_texts(ids, key_mask)
 
     def norm(self, hidden: Tensor) -> Tensor:
@@ -109,15 +120,39 @@ class WholeModel:
     def number_bytes(self) -> int:
         return self.head.element_size()
 
+    @property
+    def shares_prompts(self) -> bool:
+        return self._nothing_read is not None
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether padding may not stand behind a text that is read."""
+        return self.state_bytes > 0
+
+    @property
+    def num_key_layers(self) -> int:
+        """Those with keys and values that we store."""
+        return len(self._places)
+
+    def nothing_read(self) -> Reading:
+        """What we store of a text without tokens."""
+        return self._nothing_read or Reading(self.head.new_zeros(0, 2, 1, 0, 0), {})
+
     def key_shape(self, width: int) -> tuple[int, int, int]:
         """Of the keys of one layer: heads, tokens, numbers."""
-        return self._keys[0], width, self._keys[1]
+        _, _, key_heads, _, head_dim = self.nothing_read().keys.shape
+        return key_heads, width, head_dim
 
     @property
     def key_bytes(self) -> int:
         """Memory of one token's keys and values in one layer."""
         key_heads, _, head_dim = self.key_shape(0)
         return 2 * key_heads * head_dim * self.number_bytes
+
+    @property
+    def state_bytes(self) -> int:
+        """Memory of what layers that are not attention keep of one text."""
+        return nbytes_of(self.nothing_read().states)
 
     @property
     def activation_bytes(self) -> int:
@@ -144,48 +179,91 @@ class WholeModel:
             for module in self.stack.modules():
                 if fast_linear.is_stored(module):  # left alone, it would hold a dense weight for its gradient
                     fast_linear.adopt(module)
-
-            def agree(states: Tensor, real: Tensor, expected: Tensor) -> bool:
-                logits = self.logits(self.norm(states)[real]).float()
-                limit = TOLERANCE.get(self.head.dtype, 5e-2)
-                return bool((logits - expected).abs().max() <= limit * expected.abs().max())
-
-            if not agree(self._states_of_whole_texts(ids, key_mask), key_mask, theirs):
+            if not self._agree(self._states_of_whole_texts(ids, key_mask), key_mask, theirs):
                 raise InputError(
                     f"{type(self.model).__name__} forms its logits in a way that burnish does not know (they are not "
                     "its last states times its head); use another model"
                 )
-            self.shares_prompts = self._tries(lambda: self._continues(ids, key_mask, theirs, agree))
-            self._keys = self._keys if self.shares_prompts else (1, 0)
-            self.pads_left = self.shares_prompts or self._tries(lambda: self._decodes(ids, key_mask, theirs, agree))
+            problem = self._problem_of(lambda: self._continues(ids, key_mask, theirs))
+            if problem:
+                self._nothing_read, self._places = None, {}
+                self.reason += f", and {problem}"
+                self.pads_left = not self._problem_of(lambda: self._decodes(ids, key_mask, theirs))
 
-    def _continues(self, ids: Tensor, key_mask: Tensor, theirs: Tensor, agree: Any) -> bool:
-        """From keys and values in our caches, several tokens at once and one by one."""
+    def _agree(self, states: Tensor, real: Tensor, expected: Tensor) -> bool:
+        """With the logits [N, V] of the real tokens."""
+        logits = self.logits(self.norm(states)[real]).float()
+        limit = TOLERANCE.get(self.head.dtype, 5e-2)
+        return bool((logits - expected).abs().max() <= limit * expected.abs().max())
+
+    def _continues(self, ids: Tensor, key_mask: Tensor, theirs: Tensor) -> str | None:
+        """Whether it goes on from what our caches hold; else how it does not."""
         half = ids.shape[1] // 2
-        recorder = Recorder()
-        self._states(ids[:, :half], key_mask[:, :half], _InOurCache(recorder))
-        prefix = torch.stack(recorder.layers)  # [layers, 2, B, key_heads, half, D]
-        if len(prefix) != self.num_layers:
-            return False
-        self._keys = prefix.shape[3], prefix.shape[5]
+        readings = []
+        for row, mask in zip(ids[:, :half], key_mask[:, :half], strict=True):  # as the prompts of a run are read
+            recorder = Recorder()
+            text = row[mask][None]
+            self._states(text, torch.ones_like(text).bool(), InOurCache(recorder, self._places))
+            if not recorder.layers:
+                return "it keeps no keys and values"
+            readings.append(recorder.row(0, text.shape[1]))
+        before = {place: torch.zeros_like(state) for place, state in readings[0].states.items()}
+        self._nothing_read = Reading(readings[0].keys[..., :0, :].clone(), before)
+
+        room = self.head.new_zeros(self.num_key_layers, 2, len(ids), *self.key_shape(ids.shape[1]))
+        none_read = side_by_side([self._nothing_read] * len(ids), room, 0)
+        empty = FixedPrefix(room[..., :0, :], 0, none_read)
+        if not self._agree(self._states(ids, key_mask, InOurCache(empty, self._places)), key_mask, theirs):
+            return "padding before a text changes what it says"
+
         late = torch.zeros_like(key_mask)
         late[:, half:] = True
-        states = self._states(ids[:, half:], key_mask, _InOurCache(FixedPrefix(prefix, 0)))
-        if not agree(states, key_mask[:, half:], theirs[late[key_mask]]):
-            return False
-        room = self.head.new_zeros(self.num_layers, 2, len(ids), *self.key_shape(ids.shape[1]))
-        room[..., :half, :] = prefix
-        cache = GrowingCache(room, filled=half)
-        return self._agrees_at_the_end(ids, key_mask, theirs, agree, half, cache, _InOurCache(cache))
+        read = side_by_side(readings, room, half)
+        fixed = InOurCache(FixedPrefix(room[..., :half, :].clone(), 0, read), self._places)
+        for _ in range(2):  # the first pass may not have changed what the second begins with
+            states = self._states(ids[:, half:], key_mask, fixed)
+            if not self._agree(states, key_mask[:, half:], theirs[late[key_mask]]):
+                return "it does not continue a text from what it kept of the beginning"
+        if not self._has_their_gradients(ids, key_mask, half, fixed):
+            return "its gradients come out differently when it continues a text"
 
-    def _decodes(self, ids: Tensor, key_mask: Tensor, theirs: Tensor, agree: Any) -> bool:
-        """From the model's own state, texts of different lengths beside each other."""
+        cache = GrowingCache(room, half, states={place: state.clone() for place, state in read.items()})
+        if not self._agrees_at_the_end(ids, key_mask, theirs, half, cache, InOurCache(cache, self._places)):
+            return "it does not decode token by token from what it kept of the beginning"
+        return None
+
+    @torch.enable_grad()
+    def _has_their_gradients(self, ids: Tensor, key_mask: Tensor, half: int, fixed: InOurCache) -> bool:
+        """Of the second half's embeddings: as in a pass over the whole text, which has all of it in one graph."""
+        gradients = []
+        for seen, cache in ((slice(None), None), (slice(half, None), fixed)):
+            with self._embedded() as embedded:
+                states = self._states(ids[:, seen], key_mask, cache)[:, half - ids.shape[1] :]
+            spread = self.logits(self.norm(states)[key_mask[:, half:]]).float().std(-1).sum()
+            gradients.append(torch.autograd.grad(spread, embedded)[0][:, half - ids.shape[1] :])
+        theirs, ours = gradients
+        limit = 10 * TOLERANCE.get(self.head.dtype, 5e-2)
+        return bool((ours - theirs).abs().max() <= limit * theirs.abs().max())
+
+    @contextmanager
+    def _embedded(self) -> Iterator[list[Tensor]]:
+        """The embeddings [B, S, H] of the passes meanwhile, as the beginning of their graphs."""
+        embedded: list[Tensor] = []
+        embeddings = self.model.get_input_embeddings()
+        hook = embeddings.register_forward_hook(lambda _, __, out: embedded.append(out.requires_grad_()))
+        try:
+            yield embedded
+        finally:
+            hook.remove()
+
+    def _decodes(self, ids: Tensor, key_mask: Tensor, theirs: Tensor) -> str | None:
+        """Whether it does from its own state, texts of different lengths beside each other."""
         half, cache = ids.shape[1] // 2, OwnState(len(ids))
         self._states(ids[:, :half], key_mask[:, :half], cache)
-        return self._agrees_at_the_end(ids, key_mask, theirs, agree, half, cache, cache)
+        return None if self._agrees_at_the_end(ids, key_mask, theirs, half, cache, cache) else "it does not"
 
     def _agrees_at_the_end(
-        self, ids: Tensor, key_mask: Tensor, theirs: Tensor, agree: Any, half: int, cache: Any, given: Any
+        self, ids: Tensor, key_mask: Tensor, theirs: Tensor, half: int, cache: Any, given: Any
     ) -> bool:
         states = self.head.new_zeros(0)
         for t in range(half, ids.shape[1]):
@@ -193,57 +271,16 @@ class WholeModel:
             cache.advance(1)
         last = torch.zeros_like(key_mask)
         last[:, -1] = True
-        return bool(agree(states, key_mask[:, -1:], theirs[last[key_mask]]))
+        return self._agree(states, key_mask[:, -1:], theirs[last[key_mask]])
 
     @staticmethod
-    def _tries(look: Any) -> bool:
+    def _problem_of(look: Any) -> str | None:
         try:
-            return bool(look())
+            return look()
         except (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError) as error:
             if is_out_of_memory(error):
                 raise
-            return False
-
-
-class OwnState:
-    """What a model keeps of the texts it is continuing, in a form of its own: decoding."""
-
-    shared = None
-
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-        self.state: Any = None
-
-    def advance(self, num_tokens: int) -> None:
-        """The model counts for itself."""
-
-    def keep_rows(self, rows: Tensor) -> None:
-        """Forgets all sequences but these.  rows [n]"""
-        self.state.reorder_cache(rows)
-
-
-class _InOurCache:
-    """One of our caches, as transformers' models ask theirs."""
-
-    is_compileable = False
-
-    def __init__(self, cache: Any) -> None:
-        self.cache = cache
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self.cache.update(keys, values, layer_idx)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.cache.seen
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        return self.cache.seen
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        return self.cache.seen + query_length, 0
-
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return -1
+            return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def layers_of(stack: nn.Module) -> nn.ModuleList:

@@ -55,10 +55,12 @@ class ExperienceBuffer:
         responses_per_prompt: int = 1,
         weight_of: Callable[[Tensor], float] = lambda lengths: int(lengths.sum()),
         of_critic: bool = False,
+        state_cost: float = 0.0,
     ) -> Iterator[Batch[SAPairs]]:
         """One epoch in mini-batches: every sequence once, in a fresh random order; those of one prompt together.
 
-        A token of the prompt's shared prefix, which a pass reads but does not compute, counts as `prefix_cost` tokens.
+        A token of the prompt's shared prefix, which a pass reads but does not compute, counts as `prefix_cost` tokens,
+        and what it reads of a prefix whatever its length as `state_cost`.
         `weight_of` says, by the lengths of a mini-batch's responses, what their summed loss is divided by. `of_critic`:
         the passes are a value model's, which may read more than the policy does.
         """
@@ -70,7 +72,8 @@ class ExperienceBuffer:
         for chosen in order.split(size):
             parts = list(self._by_table(torch.tensor([n for prompt in chosen.tolist() for n in prompts[prompt]])))
             weight = weight_of(torch.cat([table.lengths[rows] for table, rows in parts]))
-            yield Batch([_items(table, rows, prefix_cost, of_critic) for table, rows in parts], weight)
+            items = [_items(table, rows, prefix_cost, state_cost, of_critic) for table, rows in parts]
+            yield Batch(items, weight)
 
     def _prompts(self) -> list[list[int]]:
         """The sequences of each prompt."""
@@ -90,12 +93,12 @@ class ExperienceBuffer:
             first += size
 
 
-def _items(table: SAPairs, rows: Tensor, prefix_cost: float, of_critic: bool) -> Items[SAPairs]:
+def _items(table: SAPairs, rows: Tensor, prefix_cost: float, state_cost: float, of_critic: bool) -> Items[SAPairs]:
     """Some sequences of a table. Each pass is cut out of it when it is asked for."""
     context = (table.critic_context if of_critic else None) or table.context
     prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table, context))  # [n] each
     return Items(
-        sizes=torch.stack([prefix * prefix_cost, prompt, response], dim=1).tolist(),
+        sizes=torch.stack([prefix * prefix_cost + state_cost, prompt, response], dim=1).tolist(),
         shared=None if context is None or context.prefix_rows is None else context.prefix_rows.cpu()[rows].tolist(),
         take=lambda chosen: table.select(rows[chosen]),
         name_of=lambda item: f"response {table.numbers[int(rows[item])]}",

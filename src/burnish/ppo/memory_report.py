@@ -95,18 +95,21 @@ def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     read_at_once = prefix if config.prompt_cache_mb else min(PREFILL_TOKENS, batch // readers * prefix)
     trunk = suffix * base.hidden_size * number if base.trunk_depth else 0
     per_sequence = suffix * base.activation_bytes + prefix * base.prefix_activation_bytes / readers
+    per_sequence += base.state_activation_bytes
     most = min(config.micro_batch_size or batch, config.mini_batch_size or batch)
     sequences = max(1, min(most, int(config.activation_mb * MEGABYTE // max(per_sequence, 1))))
     whole = min(CHUNK_BYTES, batch * new * base.head.shape[0] * 4)  # one tensor of a chunk's logits
     kept = min(CHUNK_BYTES, sequences * new * config.top_k * base.hidden_size * 4)  # or of the rows of kept tokens
     in_training = 5 * whole if config.kl_in != "reward" else 2 * kept if config.top_k else 3 * whole
-    prefix_keys = prefix * base.decoder.key_bytes * base.num_adapted_layers
+    state = base.decoder.state_bytes  # of one text
+    kept_prefix = prefix * base.adapted_key_bytes / readers + (state if prefix else 0)
     states = batch * new * base.hidden_size * number
+    kept_states = len(prompt_lengths) * state if prefix else 0
     return _Work(
-        prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes),
-        room=batch * (prefix / readers + longest - prefix + new) * base.key_bytes,
-        context=batch * (prefix_keys / readers + trunk + new * config.top_k * 4) + states,
-        reading=read_at_once * (base.key_bytes + base.decoder.work_bytes),
+        prompts=min(config.prompt_cache_mb * MEGABYTE, prompt_tokens * base.key_bytes + kept_states),
+        room=batch * ((prefix / readers + longest - prefix + new) * base.key_bytes + state),
+        context=batch * (kept_prefix + trunk + new * config.top_k * 4) + states,
+        reading=read_at_once * (base.key_bytes + base.decoder.work_bytes) + state,
         sampling=5 * batch * base.head.shape[0] * 4,
         scoring=5 * whole + 2 * states,
         training=sequences * per_sequence + in_training,

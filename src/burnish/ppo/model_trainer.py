@@ -124,12 +124,11 @@ class ModelTrainer:
         `weight_of` says, by the lengths of responses, what their summed loss is divided by.
         """
         updates, base = self.updates[name], self.policy.base
-        prefix_cost = base.prefix_activation_bytes / base.activation_bytes
         size, each = self.config.mini_batch_size, self.config.responses_per_prompt
         history: list[dict[str, float]] = []
         for _ in range(epochs):
             for mini_batch in buffer.mini_batches(
-                size, self.order, prefix_cost, each, weight_of, of_critic=name == "value"
+                size, self.order, base.prefix_cost, each, weight_of, name == "value", base.state_cost
             ):
                 means = updates.gradients(mini_batch, loss_of)
                 norm = means.pop("grad_norm")

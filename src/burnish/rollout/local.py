@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from burnish.decoder.key_values import GrowingCache
+from burnish.decoder.model_cache import OwnState
 from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.shared_context import SharedContext
-from burnish.decoder.whole_model import OwnState
 from burnish.errors import DivergedError
 from burnish.models.policy_model import PolicyModel
 from burnish.rollout.rollout import Rollout
@@ -52,13 +53,13 @@ class LocalEngine:
         start = base.suffix_start(prompt_ids.shape[1])
         num_suffix = prompt_ids.shape[1] - start
         cache = base.read_prompts(prompt_ids, prompt_mask, room=num_suffix + max_new_tokens)
-        prefix, prefix_rows = base.prefix_of(cache, start)
-        prefix = prefix.clone()  # without the layers of the trunk, and without the room for the response
+        context = base.context_before(prompt_ids, prompt_mask, cache)
+        context = context.on_its_own()  # without the layers of the trunk, and without the room for the response
         tape = _Tape(len(prompts), max_new_tokens, num_suffix, base.head, base.trunk_depth > 0, sampler)
         stop = torch.tensor(list(base.stop_ids if stop_ids is None else stop_ids), device=base.device)
         base.take_role(speaker.adapter)
         _decode(base, prompt_ids[:, start:], prompt_mask, cache, tape, sampler, generator, stop)
-        return tape.rollout(prompt_ids, prompt_mask, start, prefix, prefix_rows)
+        return tape.rollout(context)
 
 
 def _decode(
@@ -145,16 +146,15 @@ class _Tape:
             self.widest = max(self.widest, size)
             self.kept[rows, t, :size] = of_alive(sampled.kept, -1)
 
-    def rollout(
-        self, prompt_ids: Tensor, prompt_mask: Tensor, start: int, prefix: Tensor, prefix_rows: Tensor | None
-    ) -> Rollout:
+    def rollout(self, context: SharedContext) -> Rollout:
+        """`context` is that of the prompts."""
         width = int(self.mask.sum(1).max())  # no column that nobody reached
         kept = self.kept[:, :width, : self.widest] if self.widest else None
         trunk = None if self.trunk is None else self.trunk[:, : self.num_suffix + width - 1]
         action = self.action[:, :width]
         return Rollout(
-            prompt_ids=prompt_ids,
-            prompt_mask=prompt_mask,
+            prompt_ids=context.prompt_ids,
+            prompt_mask=context.prompt_mask,
             action=action,
             mask=self.mask[:, :width],
             finished=self.finished,
@@ -162,5 +162,5 @@ class _Tape:
             entropy=self.entropy[:, :width],
             kept=kept,
             states=self.states[:, :width],
-            context=SharedContext(prompt_ids, prompt_mask, action, start, prefix, trunk, prefix_rows=prefix_rows),
+            context=replace(context, response=action, trunk=trunk),
         )

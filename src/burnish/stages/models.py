@@ -75,7 +75,7 @@ def _sharing(model_config: Any) -> str:
     while kinds and set(kinds[:few]) != set(kinds):
         few += 1
     text.num_hidden_layers = min(few, text.num_hidden_layers)
-    if kinds:
+    if kinds and len(text.layer_types) > text.num_hidden_layers:  # some configs make them from that number
         text.layer_types = kinds[: text.num_hidden_layers]
     experts = max(FEW_EXPERTS, getattr(text, "num_experts_per_tok", None) or 0)
     for key, most in (("vocab_size", FEW_TOKENS), ("num_experts", experts), ("num_local_experts", experts)):
