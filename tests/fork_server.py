@@ -99,6 +99,7 @@ def child(order: dict) -> None:
     for number, name in ((1, order["stdout"]), (2, order["stderr"])):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ |= order.get("environment", {})
     sys.argv = ["burnish", *order["arguments"]]
     code = 0
     try:

@@ -13,8 +13,8 @@ from rich.console import Console
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "burnish"
 # From the ground up: a room may know those before it, and itself.
-ROOMS = """errors text maths data rewards config sa_pairs runs decoder base_setup models rollout ppo evaluation
-supervised show stages cli""".split()
+ROOMS = """errors text maths processes data rewards config sa_pairs runs decoder base_setup models rollout ppo
+evaluation supervised show stages cli __main__""".split()
 MODULES = [f for f in PACKAGE.rglob("*.py") if f.name != "__init__.py"]
 
 
@@ -45,7 +45,7 @@ def test_imports_point_down(file):
 
 
 def test_the_hall_is_nearly_empty():
-    assert len([f for f in PACKAGE.iterdir() if f.is_file()]) <= 6
+    assert len([f for f in PACKAGE.iterdir() if f.suffix == ".py"]) <= 6
     assert {room_of(f) for f in MODULES} == set(ROOMS)
 
 

@@ -8,7 +8,9 @@ import logging
 import os
 import sys
 import warnings
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -23,8 +25,9 @@ app = typer.Typer(
     help="PPO fine-tuning for language models on the machine you have.\n\n"
     "Start with `burnish demo`; then `burnish train CONFIG.yaml` on your own prompts.",
     epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 3 run folder in use, 4 no usable checkpoint, "
-    "5 diverged, 6 memory or disk, 130 Ctrl-C, 143 SIGTERM.",
+    "5 diverged, 6 memory or disk, 7 another process of the run ended, 130 Ctrl-C, 143 SIGTERM.",
 )
+T = TypeVar("T")
 console = Console(emoji=False)  # text is shown as it is, `:cat:` too
 
 
@@ -49,6 +52,10 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="settings to change"
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="proceed with a run that was made elsewhere, after listing what its config would do"),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="processes on this machine that make the run together; `torchrun -m burnish` for several"),
 ]
 TAKES_OVERRIDES = {"ignore_unknown_options": True}
 UNUSABLE_PATH = (errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
@@ -75,29 +82,55 @@ def demo(
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
-def sft(config: Config, overrides: Overrides = None) -> None:
+def sft(config: Config, overrides: Overrides = None, processes: Processes = None) -> None:
     """Supervised fine-tuning on demonstrations. Its adapter is where PPO starts, and what KL is measured from."""
-    _run_stage("sft", config, overrides)
+    _run_stage("sft", config, overrides, processes)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
-def reward(config: Config, overrides: Overrides = None) -> None:
+def reward(config: Config, overrides: Overrides = None, processes: Processes = None) -> None:
     """A reward model from preferences or human scores, with a report on whether it is any good."""
-    _run_stage("reward", config, overrides)
+    _run_stage("reward", config, overrides, processes)
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
-def train(config: Config, overrides: Overrides = None) -> None:
+def train(config: Config, overrides: Overrides = None, processes: Processes = None) -> None:
     """PPO on your prompts with your reward. Example: `burnish train configs/tldr.yaml steps=20 kl_coef=0.05`"""
-    _run_stage("ppo", config, overrides)
+    _run_stage("ppo", config, overrides, processes)
 
 
-def _run_stage(name: str, file: str, overrides: list[str] | None) -> None:
+def _run_stage(name: str, file: str, overrides: list[str] | None, processes: int | None) -> None:
     from burnish.config import load_config
     from burnish.stages.stage import STAGES
 
     stage = STAGES[name]
-    stage.run(load_config(stage.config, file, overrides), console)
+    with _processes(processes):
+        stage.run(_read(lambda: load_config(stage.config, file, overrides)), console)
+
+
+@contextmanager
+def _processes(count: int | None) -> Iterator[None]:
+    """What follows is done by this process, or by several: those that torchrun started, or `count` started now."""
+    from burnish.processes import launch, world
+
+    if count is not None and count > 1:
+        launch.refuse_twice()
+        raise _Ended(launch.launch(count, launch.without_option(sys.argv[1:])))
+    with world.joined():
+        console.quiet |= not world.is_first()
+        yield
+
+
+class _Ended(SystemExit):
+    """Other processes have done the work, and have said how it went."""
+
+
+def _read(load: Callable[[], T]) -> T:
+    """A config that every process can read."""
+    from burnish.processes import world
+
+    with world.together():
+        return load()
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
@@ -108,11 +141,13 @@ def resume(
         int | None, typer.Option("--from", min=0, help="a checkpoint's step; default: the last")
     ] = None,
     trust: Trust = False,
+    processes: Processes = None,
 ) -> None:
     """Resumes a stopped or killed run, as if nothing had happened."""
     from burnish.stages.resume import resume_run
 
-    resume_run(console, run, from_step, overrides or [], trust)
+    with _processes(processes):
+        resume_run(console, run, from_step, overrides or [], trust)
 
 
 @app.command()
@@ -132,12 +167,13 @@ def verify(run: Annotated[str, typer.Argument(help="a run folder", metavar="RUN"
 
 
 @app.command(context_settings=TAKES_OVERRIDES)
-def pipeline(config: Config, overrides: Overrides = None) -> None:
+def pipeline(config: Config, overrides: Overrides = None, processes: Processes = None) -> None:
     """SFT, reward model, PPO, verdict and report in one go; stages that are done already are skipped."""
     from burnish.config.pipeline_config import load_pipeline_config
     from burnish.stages.pipeline import run_pipeline
 
-    run_pipeline(load_pipeline_config(config, overrides), console)
+    with _processes(processes):
+        run_pipeline(_read(lambda: load_pipeline_config(config, overrides)), console)
 
 
 @app.command("eval")
@@ -313,7 +349,15 @@ def env() -> None:
 
 def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and an exit code, never in a traceback."""
-    from burnish.errors import BurnishError, InputError, ResourceError, StoppedError, is_disk_full, is_out_of_memory
+    from burnish.errors import (
+        BurnishError,
+        InputError,
+        LostProcessError,
+        ResourceError,
+        StoppedError,
+        is_disk_full,
+        is_out_of_memory,
+    )
 
     _print_whatever_comes()
     _quiet_libraries()
@@ -322,7 +366,8 @@ def main() -> None:
     try:
         app()
     except BurnishError as error:
-        _tell(str(error), "" if isinstance(error, StoppedError) else "error:")
+        mark = "" if isinstance(error, StoppedError) else "error:"
+        _tell(str(error), mark, if_in_doubt=isinstance(error, LostProcessError))
         sys.exit(error.exit_code)
     except OSError as error:
         if is_disk_full(error):
@@ -341,7 +386,7 @@ def main() -> None:
         _tell("memory ran out; end other programs, or choose a smaller model")
         sys.exit(ResourceError.exit_code)
     except SystemExit as end:
-        if end.code == 130:
+        if end.code == 130 and not isinstance(end, _Ended):
             _tell("interrupted", "")
         raise
 
@@ -353,13 +398,22 @@ def _safe(text: str) -> str:
     return escape(visible(without_secrets(text)))
 
 
-def _tell(message: str, mark: str = "error:", colour: str = "red") -> None:
+def _tell(message: str, mark: str = "error:", if_in_doubt: bool = True) -> None:
+    """How it ended: what several processes have to say alike, one of them says."""
+    from burnish.processes import world
+
+    if world.is_told_here(message, if_in_doubt):
+        _say(message, mark, "red")
+
+
+def _say(message: str, mark: str, colour: str) -> None:
     mark = f"[{colour}]{mark}[/{colour}] " if mark else ""
     Console(stderr=True, emoji=False).print(f"{mark}{_safe(message)}", highlight=False, soft_wrap=True)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    _tell(str(message), "warning:", "yellow")
+    if not console.quiet:  # what all processes warn of, the first says
+        _say(str(message), "warning:", "yellow")
 
 
 def _print_whatever_comes() -> None:
@@ -375,6 +429,7 @@ def _quiet_libraries() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of a process that is gone, burnish itself tells
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 

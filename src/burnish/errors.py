@@ -82,6 +82,12 @@ class ResourceError(BurnishError):
     exit_code = 6
 
 
+class LostProcessError(BurnishError):
+    """One of the processes that make a run together is gone, or no longer answers."""
+
+    exit_code = 7
+
+
 class StoppedError(BurnishError):
     """Someone asked the run to stop; it is saved. 130 for Ctrl-C, 143 for SIGTERM."""
 

@@ -30,7 +30,7 @@ from burnish.stages.generate import generate_beside_start
 from burnish.stages.judging import _best_of, start_model
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.overview import list_runs, show_difference
-from burnish.stages.pipeline import resume_pipeline, rows_of, run_pipeline
+from burnish.stages.pipeline import begun_pipeline, rows_of, run_pipeline
 from burnish.stages.pipeline_data import readable_data
 from burnish.stages.report import write_report
 from burnish.stages.reward_test import show_reward
@@ -234,7 +234,7 @@ def test_a_reward_model_may_have_several_members(workplace):
     shutil.rmtree(config.folder / "ppo")
     (config.folder / "reward-2" / "result.json").unlink()  # stopped in its last stage but one
     console = recording()
-    resume_pipeline(console, config.folder, [])
+    run_pipeline(begun_pipeline(console, config.folder, []), console)
     assert console.export_text().count("already done") == 2
     assert heads[1] == (config.folder / "reward-2" / "adapters" / "reward" / "head.safetensors").read_bytes()
     for members in ("0", "17", "two", "true"):

@@ -16,6 +16,7 @@ from burnish.models.policy_model import PolicyModel
 from burnish.models.role import LanguageModel
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import MOSTLY_FAILED, RewardComputer
+from burnish.processes import world
 from burnish.rewards.words import rouge_l
 from burnish.sa_pairs.table import SAPairs
 from burnish.text import visible
@@ -85,5 +86,10 @@ def _refuse_most_failed(reward: RewardComputer, so_far: list[float], num_prompts
 
 @torch.no_grad()
 def _surprise(base_model: LanguageModel, pairs: SAPairs) -> list[float]:
-    logprobs = base_model.logprobs(replace(pairs, kept=None))
-    return (-logprobs.sum(1) / pairs.lengths.clamp(min=1)).tolist()
+    own = pairs.own()
+    surprise: list[float] = []
+    with world.together():
+        if own is not None:
+            logprobs = base_model.logprobs(replace(own, kept=None))
+            surprise = (-logprobs.sum(1) / own.lengths.clamp(min=1)).tolist()
+    return world.in_order(pairs.own_rows, surprise)

@@ -18,6 +18,7 @@ from burnish.decoder.base_identity import other_tensors
 from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
 from burnish.models.role import RoleModel, ScalarModel
+from burnish.processes import world
 from burnish.runs.disk import folder_to_disk, fresh_folder, to_disk
 from burnish.runs.run import Run
 
@@ -54,7 +55,8 @@ def save_to_run(run: Run, role: RoleModel) -> Path:
     """The same, under a run's adapters/."""
     assert role.adapter is not None
     folder = run.path(f"adapters/{role.adapter}")
-    save_adapter(role, folder)
+    if world.is_first():
+        save_adapter(role, folder)
     return folder
 
 

@@ -35,7 +35,7 @@ class RoleModel:
 
     def adopt(self, sa_pairs: SAPairs) -> SAPairs:
         """The pairs on the base's device and with a shared context, computed now if they come from elsewhere."""
-        if sa_pairs.context is not None:
+        if sa_pairs.context is not None or sa_pairs.here is not None:
             return sa_pairs
         pairs = sa_pairs.to(self.base.device)
         return replace(pairs, context=self.base.context_of(pairs))

@@ -1,7 +1,7 @@
 """One optimizer step of one role, for all that learn: policy, value model, SFT, reward model.
 
 A batch is cut into passes that fit activation_mb. Every pass is divided by what the whole batch weighs, so the cut
-changes memory and speed, never the result.
+changes memory and speed, never the result. Nor does it matter which process makes a pass: gradients are summed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.optim import AdamW
 from burnish.config.model_config import ModelConfig
 from burnish.errors import DivergedError, ResourceError, is_out_of_memory
 from burnish.models.role import RoleModel
+from burnish.processes import world
 
 Pass = TypeVar("Pass")
 Sums = dict[str, tuple[Tensor | float, float]]
@@ -84,30 +85,27 @@ class Updates:
         If memory does not suffice, passes become smaller from now on: that changes the time (and with dropout what is
         dropped), nothing else.
         """
-        while True:
-            passes = list(self._passes(batch))
-            try:
-                self.optimizer.zero_grad()
-                outcomes = [self._backward(items.take(chosen), batch.weight, loss_of) for items, chosen in passes]
-                break
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            self._shrink(max(len(chosen) for _, chosen in passes))
+        with world.together():
+            outcomes = self._backward_all(batch, loss_of)
+        outcomes = self._of_all_processes(outcomes)
         norm = float(nn.utils.clip_grad_norm_(self.role.parameters(), self.max_grad_norm))
         means = means_of(outcomes) | {"grad_norm": norm}
         for name, value in means.items():
             if not math.isfinite(value):
                 what = "gradient norm" if name == "grad_norm" else name
                 when = f"before update {self.role.num_updates + 1} of the {self.role.adapter} model"
-                culprit = self._culprit(batch, loss_of)
+                with world.together():
+                    culprit = self._culprit(batch, loss_of)
+                culprit = max(world.gather(culprit))
                 raise DivergedError(f"{what} became {value}{culprit} {when}; no weight was changed. {self.advice}")
         return means
 
     @torch.no_grad()
     def measure(self, batch: Batch[Pass], loss_of: LossOf[Pass]) -> dict[str, float]:
         """The same statistics, learning nothing."""
-        return means_of([loss_of(items.take(chosen))[1] for items, chosen in self._passes(batch)])
+        with world.together():
+            outcomes = [loss_of(items.take(chosen))[1] for items, chosen in self._passes(batch)]
+        return means_of(_sums_of_all(outcomes))
 
     def apply(self) -> None:
         """Makes the step that the gradients ask for."""
@@ -119,6 +117,29 @@ class Updates:
         for items in batch.items:
             for chosen in cut(items.sizes, budget, self._most_in_a_pass, items.shared):
                 yield items, chosen
+
+    def _backward_all(self, batch: Batch[Pass], loss_of: LossOf[Pass]) -> list[Sums]:
+        """The gradients of what this process has of a batch, pass by pass."""
+        while True:
+            passes = list(self._passes(batch))
+            try:
+                self.optimizer.zero_grad()
+                return [self._backward(items.take(chosen), batch.weight, loss_of) for items, chosen in passes]
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            self._shrink(max(len(chosen) for _, chosen in passes))
+
+    def _of_all_processes(self, outcomes: list[Sums]) -> list[Sums]:
+        """Gradients are summed: each process has divided its own by the weight of the whole batch."""
+        if world.size() == 1:
+            return outcomes
+        parameters = self.role.parameters()
+        reached = [n for n, p in enumerate(parameters) if p.grad is not None]  # an expert may get no token at all
+        for n in {n for own in world.gather(reached) for n in own} - {*reached}:
+            parameters[n].grad = torch.zeros_like(parameters[n])
+        world.add_up([own for p in parameters if (own := p.grad) is not None])
+        return _sums_of_all(outcomes)
 
     def _backward(self, given: Pass, weight: float, loss_of: LossOf[Pass]) -> Sums:
         loss, sums = loss_of(given)
@@ -196,6 +217,14 @@ def _padded(bundles: list[list[int]], sizes: Sequence[Sequence[float]]) -> float
     """Size of a pass: every part as large as the largest; the first once for each bundle."""
     own, *others = map(max, zip(*(sizes[item] for bundle in bundles for item in bundle), strict=True))
     return len(bundles) * own + sum(map(len, bundles)) * sum(others)
+
+
+def _sums_of_all(outcomes: list[Sums]) -> list[Sums]:
+    """Statistics of all processes, each of which gives those of its own passes."""
+    if world.size() == 1:
+        return outcomes
+    own = [{name: (float(total), count) for name, (total, count) in sums.items()} for sums in outcomes]
+    return [sums for of_process in world.gather(own) for sums in of_process]
 
 
 def means_of(outcomes: Sequence[Sums]) -> dict[str, float]:

@@ -71,8 +71,9 @@ class ExperienceBuffer:
         size = len(prompts) if mini_batch_size is None else max(1, mini_batch_size // responses_per_prompt)
         for chosen in order.split(size):
             parts = list(self._by_table(torch.tensor([n for prompt in chosen.tolist() for n in prompts[prompt]])))
-            weight = weight_of(torch.cat([table.lengths[rows] for table, rows in parts]))
-            items = [_items(table, rows, prefix_cost, state_cost, of_critic) for table, rows in parts]
+            weight = weight_of(torch.cat([table.lengths[rows] for table, rows in parts]))  # of all processes' responses
+            own = ((table, _own(table, rows)) for table, rows in parts)
+            items = [_items(table, rows, prefix_cost, state_cost, of_critic) for table, rows in own if len(rows)]
             yield Batch(items, weight)
 
     def _prompts(self) -> list[list[int]]:
@@ -93,20 +94,29 @@ class ExperienceBuffer:
             first += size
 
 
+def _own(table: SAPairs, rows: Tensor) -> Tensor:
+    """Those of the rows that this process works on."""
+    if len(table.own_rows) == len(table.mask):
+        return rows
+    return rows[torch.isin(rows, torch.tensor(list(table.own_rows), dtype=torch.long))]
+
+
 def _items(table: SAPairs, rows: Tensor, prefix_cost: float, state_cost: float, of_critic: bool) -> Items[SAPairs]:
     """Some sequences of a table. Each pass is cut out of it when it is asked for."""
     context = (table.critic_context if of_critic else None) or table.context
-    prefix, prompt, response = (part.cpu()[rows] for part in pass_lengths(table, context))  # [n] each
+    held, _ = table.held(rows)  # where they are in the context
+    prefix, prompt, response = (part.cpu() for part in pass_lengths(table, context))
     return Items(
-        sizes=torch.stack([prefix * prefix_cost + state_cost, prompt, response], dim=1).tolist(),
-        shared=None if context is None or context.prefix_rows is None else context.prefix_rows.cpu()[rows].tolist(),
+        sizes=torch.stack([prefix[held] * prefix_cost + state_cost, prompt[held], response[rows]], dim=1).tolist(),
+        shared=None if context is None or context.prefix_rows is None else context.prefix_rows.cpu()[held].tolist(),
         take=lambda chosen: table.select(rows[chosen]),
         name_of=lambda item: f"response {table.numbers[int(rows[item])]}",
     )
 
 
 def pass_lengths(table: SAPairs, context: SharedContext | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens of each sequence in a training pass: of the prefix, the prompt's adapted end, the response.  [B] each
+    """Tokens of each sequence in a training pass: of the prefix, the prompt's adapted end, the response.  [B] each; of
+    the prompt only where the context is here.
 
     The last response token is not computed (no state comes after it).
     """

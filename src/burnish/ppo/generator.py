@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -13,9 +14,11 @@ from burnish.models.sft_model import SFTModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.guards import check_finite
 from burnish.ppo.token_attribution import SAPairBuilder, TokenAttributionExtractor
+from burnish.processes import world
 from burnish.rollout.local import LocalEngine
-from burnish.rollout.rollout import Engine
+from burnish.rollout.rollout import Engine, Rollout
 from burnish.rollout.sampling import Sampler
+from burnish.sa_pairs.shared import shared
 from burnish.sa_pairs.table import SAPairs
 
 
@@ -54,19 +57,44 @@ class SequenceGenerator:
     ) -> tuple[SAPairs, list[str]]:
         """One response per prompt, by the policy or another speaker: its SA pairs and its text."""
         speaker = speaker or self.policy
-        rollout = self.engine.generate(
-            speaker,
-            self.encoder.encode(prompts),
-            self.max_new_tokens,
-            sampler or self.sampler,
-            generator,
-            self.stop_ids,
-        )
-        pairs = self.builder.build(rollout, speaker, prompts)
+        encoded, own = self.encoder.encode(prompts), world.share_of_runs(prompts)
+        with world.together():
+            rollout = self._rollout(speaker, encoded, own, sampler or self.sampler, generator)
+            pairs = None if rollout is None else self._attributed(rollout, speaker, prompts, own)
+        whole = shared(pairs, own, encoded, self.builder.groups(prompts))
+        return whole, self.decode(whole)
+
+    def _rollout(
+        self,
+        speaker: PolicyModel,
+        encoded: list[list[int]],
+        own: range,
+        sampler: Sampler,
+        generator: torch.Generator | None,
+    ) -> Rollout | None:
+        """Of this process's share of the prompts; None if it has none."""
+        if world.size() == 1:
+            return self.engine.generate(speaker, encoded, self.max_new_tokens, sampler, generator, self.stop_ids)
+        if isinstance(self.engine, LocalEngine):
+            return self.engine.generate_own(
+                speaker, encoded, own, self.max_new_tokens, sampler, generator, self.stop_ids
+            )
+        if generator is not None:  # another engine draws as it likes: for each process from a stream of its own
+            seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+            generator = torch.Generator(generator.device).manual_seed(seed + world.rank())
+        if not own:
+            return None
+        given = encoded[own.start : own.stop]
+        return self.engine.generate(speaker, given, self.max_new_tokens, sampler.of_rows(own), generator, self.stop_ids)
+
+    def _attributed(self, rollout: Rollout, speaker: PolicyModel, prompts: Sequence[str], own: range) -> SAPairs:
+        pairs = self.builder.build(rollout, speaker, prompts[own.start : own.stop])
+        if len(own) < len(prompts):
+            pairs = replace(pairs, response_numbers=list(own))
         pairs = self.extractor.extract(pairs, speaker, rollout.states)
         check_finite("policy's log-probability", pairs["logprob"], pairs)
         check_finite("reference's log-probability", pairs["ref_logprob"], pairs)
-        return pairs, self.decode(pairs)
+        return pairs
 
     def agree_on_invocation(self, prompts: Sequence[str]) -> None:
         """Fixes where the adapters begin to act; `train` agrees on all its prompts at once."""

@@ -119,4 +119,14 @@ METRICS: dict[str, Metric] = {
     "seconds_add_values_to_sa_pairs": Metric("... of the value predictions.", "-", "-"),
     "seconds_train_value_model": Metric("... of the value updates.", "-", "-"),
     "seconds_train_policy_model": Metric("... of the policy updates.", "-", "-"),
+    "seconds_by_process": Metric(
+        "With several processes: the seconds that each of them worked, without waiting.",
+        "alike",
+        "one is much slower than the others: they all wait for it",
+    ),
+    "seconds_waited": Metric(
+        "With several processes: how long a process waited for the others, sending included; the mean over them.",
+        "a small part of `seconds`",
+        "half of `seconds`: fewer processes, or a larger batch_size and mini_batch_size",
+    ),
 }

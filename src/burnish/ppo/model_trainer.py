@@ -17,6 +17,7 @@ from burnish.ppo.clock import Clock, timed
 from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.guards import ADVICE, check_finite
 from burnish.ppo.training import PolicyLoss, ValueLoss
+from burnish.processes import world
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
 # How far ratios may be from 1 on average before anything is learned: rounding, by the base's number format. A single
@@ -99,7 +100,7 @@ class ModelTrainer:
             return policy_loss(pairs, logprob, kl, entropy)
 
         metrics = self._train("policy", buffer, loss_of, config.epochs, policy_loss.weight_of, config.target_kl_stop)
-        self.metrics |= metrics | {"first_ratio_error": max(first_ratio_errors)}
+        self.metrics |= metrics | {"first_ratio_error": world.largest(max(first_ratio_errors))}
         return self.metrics["policy_loss"]
 
     def _kl_in_loss(self, pairs: SAPairs, logprob: Tensor, states: Tensor) -> Tensor | None:
@@ -140,9 +141,11 @@ class ModelTrainer:
 
     @torch.no_grad()
     def ruined(self, buffer: ExperienceBuffer) -> str | None:
-        """The model that produces NaN after a step's updates; each is asked about one response."""
+        """The model that produces NaN after a step's updates; each is asked about one response that is here."""
         for table in buffer.tables[:1]:
-            pairs = self.policy.adopt(table.select(torch.tensor([0])))
+            if not len(table.own_rows):
+                continue
+            pairs = self.policy.adopt(table.select(torch.tensor([table.own_rows[0]])))
             if self.value_model is not None and not self.value_model.values(pairs).isfinite().all():
                 return "value model"
             if not self.policy.logprobs(pairs).isfinite().all():

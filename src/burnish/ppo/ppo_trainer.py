@@ -52,6 +52,7 @@ from burnish.ppo.score_centre import ScoreCentre
 from burnish.ppo.scores import Scores
 from burnish.ppo.trainer_state import restore_into, state_of
 from burnish.ppo.value_adder import ValueAdder
+from burnish.processes import world
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rollout.rollout import Engine
 from burnish.rollout.sampling import Sampler
@@ -257,6 +258,7 @@ class PPOTrainer:
         self.experience_buffer.clear()
         self.clock.reset()
         self.reward_computer.take_costs()  # those of a measurement are not this step's
+        world.take_seconds_waited()
         return time.perf_counter()
 
     def _train_models(self) -> dict[str, float]:
@@ -286,6 +288,7 @@ class PPOTrainer:
             "buffer_mb": self.experience_buffer.nbytes / 2**20,
             "seconds": time.perf_counter() - started,
             **{f"seconds_{name}": seconds for name, seconds in self.clock.seconds.items()},
+            **_by_process(time.perf_counter() - started),
         }
         self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
         self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
@@ -362,6 +365,18 @@ class PPOTrainer:
     def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
         """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""
         return memory_report(self, prompts)
+
+
+def _by_process(seconds: float) -> dict[str, Any]:
+    """Where several processes make a step: how long each has worked, and how long they waited for each other."""
+    if world.size() == 1:
+        return {}
+    waited = world.take_seconds_waited()
+    both = world.gather([seconds - waited, waited])
+    return {
+        "seconds_by_process": {str(n): worked for n, (worked, _) in enumerate(both)},
+        "seconds_waited": sum(waited for _, waited in both) / len(both),
+    }
 
 
 def _order(size: int, seed: int, round_number: int) -> list[int]:

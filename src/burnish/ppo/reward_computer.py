@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.scores import Scores, finite_score
+from burnish.processes import world
 from burnish.rewards.part import RewardFunction, RewardPart, TokenJudge, Workshop
 from burnish.rewards.parts import labels_of
 from burnish.text import visible
@@ -88,12 +89,14 @@ class RewardComputer:
         """
         self.first_failure = ""
         by_part = self.compute_parts(prompts, generated_texts, sa_pairs)
+        self.first_failure = next(filter(None, world.gather(self.first_failure)), "")
         scored = [n for n in range(len(prompts)) if all(scores[n] is not None for scores in by_part.values())]
         if 2 * len(scored) < len(prompts):
             raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         part_means = {name: fmean(Scores(own).at(scored).totals) for name, own in by_part.items() if scored}
         for part in self.parts:
-            part_means |= {f"{part.name} {what}": n for what, n in getattr(part.reward, "remarks", {}).items()}
+            remarks = _over_all(getattr(part.reward, "remarks", {}), len(_own_rows(prompts, sa_pairs)))
+            part_means |= {f"{part.name} {what}": n for what, n in remarks.items()}
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
         return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
@@ -101,12 +104,16 @@ class RewardComputer:
     def take_costs(self) -> dict[str, float]:
         """What asking has cost since this was asked last, by part: calls, tokens."""
         asked = {part.name: part.reward.take_costs() for part in self.parts if hasattr(part.reward, "take_costs")}
-        return {f"{name} {what}": number for name, costs in asked.items() for what, number in costs.items()}
+        costs = {f"{name} {what}": number for name, costs in asked.items() for what, number in costs.items()}
+        if not costs:
+            return costs
+        by_process = world.gather(costs)
+        return {name: sum(own[name] for own in by_process) for name in costs}
 
     def keep_answers(self, file: Path) -> None:
         """In a run: what need not be asked again after a resume is kept in this file."""
         for part in self.parts:
-            if hasattr(part.reward, "keep_answers"):
+            if hasattr(part.reward, "keep_answers") and (world.is_first() or not _asked_by_one(part)):
                 part.reward.keep_answers(file)
 
     def compute_parts(
@@ -115,13 +122,28 @@ class RewardComputer:
         """What each part says of each response, before its weight; None where it says nothing that can be used."""
         if len(prompts) != len(generated_texts):
             raise InputError(f"{len(prompts)} prompts but {len(generated_texts)} responses; rewards need one for each")
-        return {p.name: self._scores(p, list(prompts), list(generated_texts), sa_pairs) for p in self.parts}
+        return {p.name: self._scores_of_all(p, list(prompts), list(generated_texts), sa_pairs) for p in self.parts}
 
-    def _scores(
+    def _scores_of_all(
         self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
     ) -> list[Any]:
+        """Each process asks about its own responses; a part with one limit or one person behind it is asked by one."""
+        if _asked_by_one(part):
+            return world.by_first(lambda: self._scores(part, prompts, texts, sa_pairs, len(prompts)))
+        rows, own = _own_rows(prompts, sa_pairs), None if sa_pairs is None else sa_pairs.own()
+        scores: list[Any] = []
+        with world.together():
+            if rows:
+                given = [prompts[n] for n in rows], [texts[n] for n in rows]
+                scores = self._scores(part, *given, own, len(prompts))
+        return world.in_order(rows, scores)
+
+    def _scores(
+        self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None, of: int
+    ) -> list[Any]:
         """Asked once, asked again. A score that is no number is then None; a function that failed altogether is asked
-        for one response at a time, so that a bad response costs only itself.
+        for one response at a time, so that a bad response costs only itself. `of` is how many responses there are in
+        all processes.
         """
         scores: list[Any] | None = None
         for attempt in range(1 + RETRIES):
@@ -137,25 +159,26 @@ class RewardComputer:
                 return scores
             failure = failures[0]
         self.first_failure = self.first_failure or str(failure)
-        if self.strict or len(prompts) == 1 or isinstance(part.reward, TokenJudge):
+        if self.strict or of == 1 or isinstance(part.reward, TokenJudge):
             raise failure
         if scores is None:
             warnings.warn(f"{visible(str(failure))}; it is asked for each response alone", stacklevel=2)
-            scores = self._scores_alone(part, prompts, texts, sa_pairs)
-        for number, score in enumerate(scores):
+            scores = self._scores_alone(part, prompts, texts, sa_pairs, of)
+        numbers = range(len(scores)) if sa_pairs is None else sa_pairs.numbers
+        for number, score in zip(numbers, scores, strict=True):
             if isinstance(score, RewardFailedError):
                 warnings.warn(f"response {number} is left out of this step: {visible(str(score))}", stacklevel=2)
         return [None if isinstance(score, RewardFailedError) else score for score in scores]
 
     def _scores_alone(
-        self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None
+        self, part: WeightedReward, prompts: list[str], texts: list[str], sa_pairs: SAPairs | None, of: int
     ) -> list[Any]:
         """One response at a time, until more than half have failed: each of them may take the whole time limit."""
         scores: list[Any] = []
         for number, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
             scores.append(self._score_alone(part, prompt, text, sa_pairs, number))
             failures = [s for s in scores if isinstance(s, RewardFailedError)]
-            if 2 * len(failures) > len(prompts):
+            if 2 * len(failures) > of:
                 raise RewardFailedError(f"{MOSTLY_FAILED}: {self.first_failure}")
         return scores
 
@@ -220,6 +243,23 @@ def only_scored(
         return prompts, texts, sa_pairs, rewards
     prompts, texts = ([column[n] for n in scored] for column in (prompts, texts))
     return prompts, texts, sa_pairs.select(scored), rewards.at(scored)
+
+
+def _asked_by_one(part: WeightedReward) -> bool:
+    return getattr(part.reward, "asked_by_one", False)
+
+
+def _own_rows(prompts: Sequence[str], sa_pairs: SAPairs | None) -> Sequence[int]:
+    """The responses that this process asks about."""
+    return world.share(len(prompts)) if sa_pairs is None else sa_pairs.own_rows
+
+
+def _over_all(remarks: dict[str, float], count: int) -> dict[str, float]:
+    """Means over the responses of this process, `count` of them, as means over those of all."""
+    if not remarks:
+        return remarks
+    known = [(own, n) for own, n in world.gather([remarks, count]) if n]
+    return {what: sum(own[what] * n for own, n in known) / sum(n for _, n in known) for what in remarks}
 
 
 def _name_of(reward: Any) -> str:

@@ -23,9 +23,6 @@ class SAPairBuilder:
 
     def build(self, rollout: Rollout, speaker: PolicyModel, prompts: Sequence[str] | None = None) -> SAPairs:
         """Responses to equal `prompts`, with the same reference answer if they have one, form a group."""
-        numbers: dict[Any, int] = {}
-        keys = None if prompts is None else [(prompt_key(p), reference_of(p)) for p in prompts]
-        groups = None if keys is None else [numbers.setdefault(key, len(numbers)) for key in keys]
         known = {"action": rollout.action, "logprob": rollout.logprob, "entropy": rollout.entropy}
         pairs = SAPairs(
             mask=rollout.mask,
@@ -36,9 +33,15 @@ class SAPairBuilder:
             finished=rollout.finished,
             context=rollout.context,
             policy_version=speaker.num_updates,
-            prompt_numbers=groups,
+            prompt_numbers=None if prompts is None else self.groups(prompts),
         )
         return speaker.adopt(pairs.with_columns(**{name: c for name, c in known.items() if c is not None}))
+
+    def groups(self, prompts: Sequence[str]) -> list[int]:
+        """The number of each response's prompt."""
+        numbers: dict[Any, int] = {}
+        keys = [(prompt_key(p), reference_of(p)) for p in prompts]
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
 
 
 class TokenAttributionExtractor:

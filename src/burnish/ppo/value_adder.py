@@ -12,7 +12,9 @@ from burnish.decoder.shared_context import SharedContext
 from burnish.models.value_model import ValueModel
 from burnish.ppo.clock import Clock, timed
 from burnish.ppo.guards import check_finite
+from burnish.processes import world
 from burnish.sa_pairs.padding import left_padded
+from burnish.sa_pairs.shared import whole_column
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
 
@@ -34,13 +36,20 @@ class ValueAdder:
     def add_values_to_sa_pairs(self, sa_pairs: Rows, prompts: Sequence[str] = ()) -> SAPairs:
         """`prompts`, one for each response, bring the references."""
         pairs = self.value_model.adopt(as_sa_pairs(sa_pairs))
-        if self.encoder is not None:
-            pairs = replace(pairs, critic_context=self._beside_references(self.encoder, pairs, prompts))
-        values = self.value_model.values(pairs)
-        check_finite("value", values, pairs)
-        return pairs.with_columns(value=values)
+        values = None
+        with world.together():
+            if self.encoder is not None and pairs.own_rows:
+                pairs = replace(pairs, critic_context=self._beside_references(self.encoder, pairs, prompts))
+            own = pairs.own()
+            if own is not None:
+                values = self.value_model.values(own)
+                check_finite("value", values, own)
+        return pairs.with_columns(value=whole_column(values, pairs))
 
     def _beside_references(self, encoder: PromptEncoder, pairs: SAPairs, prompts: Sequence[str]) -> SharedContext:
+        """Of the responses whose context is here."""
         base = self.value_model.base
+        if pairs.here is not None:
+            prompts, pairs = [prompts[n] for n in pairs.here], pairs.select(pairs.here)
         prompt_ids, prompt_mask = (t.to(base.device) for t in left_padded(encoder.encode_beside_references(prompts)))
         return base.build_context(prompt_ids, prompt_mask, pairs["action"])

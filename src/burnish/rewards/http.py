@@ -37,6 +37,7 @@ class HttpReward:
     """Asks a service about a whole batch."""
 
     __name__ = "http"
+    asked_by_one = True  # a service has one limit, whoever asks
     retry_seconds = RETRY_SECONDS  # a service that was away may be back
 
     def __init__(self, url: str, seconds: float = 30.0, token_env: str | None = None) -> None:

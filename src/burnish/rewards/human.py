@@ -45,6 +45,7 @@ class HumanReward:
     """Scores that people gave. A response nobody has scored yet is asked for in the terminal, and the answer kept."""
 
     __name__ = "human"
+    asked_by_one = True
 
     def __init__(self, path: str | Path, ask: Ask | None = None) -> None:
         self.path = Path(path)

@@ -128,6 +128,7 @@ class ApiJudge:
     """Asks about each response; several questions at a time, none of them twice."""
 
     __name__ = "judge"
+    asked_by_one = True  # `at_once` is meant over all processes
 
     def __init__(self, part: JudgePart, start_answers: Callable[[Sequence[str]], list[str]] | None = None) -> None:
         self.part = part

@@ -80,6 +80,7 @@ class RewardPart(BaseModel):
     def make(self, workshop: Workshop) -> Any:
         """What scores: a RewardFunction, or a TokenJudge. It may have more to it:
 
+        asked_by_one    True: where several processes make a run, one asks about all responses
         remarks         numbers by name about the responses scored last, logged beside its mean score
         take_costs()    numbers by name: what it has cost since it was asked last
         keep_answers()  takes the file of a run in which it keeps what it need not ask again

@@ -24,12 +24,15 @@ from typing import Any
 
 from burnish.data.records import Prompt
 from burnish.errors import BurnishError, InputError, nearest
+from burnish.processes import world
 
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def main(address: str, trainer: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the trainer's, which finishes its step
+    if world.are_to_come():  # a launcher of several processes sends SIGTERM to their children too
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _end_with(trainer)
     questions = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

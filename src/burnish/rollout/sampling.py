@@ -13,6 +13,27 @@ from burnish.maths import entropy
 
 
 @dataclass(frozen=True)
+class Among:
+    """Random numbers for a batch that several processes decode: where the rows of this one begin, and how many there
+    are in all.
+
+    Each process draws those of all rows and takes its own: what a response draws does not depend on which process
+    decodes it, nor on how many there are.
+    """
+
+    before: int
+    total: int
+    generator: torch.Generator | None = None
+
+    def uniform(self, device: torch.device) -> Tensor:
+        """[total, 1]"""
+        return torch.rand(self.total, 1, dtype=torch.float64, device=device, generator=self.generator)
+
+
+Draws = torch.Generator | Among | None
+
+
+@dataclass(frozen=True)
 class Sampled:
     """One token for each of n sequences."""
 
@@ -31,9 +52,7 @@ class Sampler:
     top_p: float = 1.0
     greedy: bool = False
 
-    def __call__(
-        self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
-    ) -> Sampled:
+    def __call__(self, logits: Tensor, generator: Draws = None, numbers: Tensor | None = None) -> Sampled:
         """`numbers` [n] are the responses that the rows belong to. Where logits are not finite, the log-probability is
         not a number.
         """
@@ -84,9 +103,7 @@ class Begun(Sampler):
     def of_rows(self, rows: Sequence[int]) -> Sampler:
         return self if self.tokens is None else replace(self, tokens=self.tokens[list(rows)], _calls=count())
 
-    def __call__(
-        self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
-    ) -> Sampled:
+    def __call__(self, logits: Tensor, generator: Draws = None, numbers: Tensor | None = None) -> Sampled:
         sampled = super().__call__(logits, generator, numbers)
         position = next(self._calls)
         if self.tokens is None or numbers is None or position >= self.tokens.shape[1]:
@@ -95,11 +112,14 @@ class Begun(Sampler):
         return replace(sampled, action=torch.where(given >= 0, given, sampled.action))
 
 
-def draw(p: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def draw(p: Tensor, generator: Draws = None) -> Tensor:
     """One index a row, by its probability: where the running sum passes a uniform number.  [n, V] -> [n, 1]
 
     One random number a row; torch.multinomial takes one for every entry, which on a CPU costs more than the logits.
     """
     running = p.cumsum(-1, dtype=torch.float64)
-    u = torch.rand(len(p), 1, dtype=torch.float64, device=p.device, generator=generator)
+    if isinstance(generator, Among):
+        u = generator.uniform(p.device)[generator.before : generator.before + len(p)]
+    else:
+        u = torch.rand(len(p), 1, dtype=torch.float64, device=p.device, generator=generator)
     return torch.searchsorted(running, u * running[:, -1:], right=True).clamp(max=p.shape[1] - 1)

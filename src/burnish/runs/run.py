@@ -34,6 +34,7 @@ import yaml
 from burnish.config.files import folder_inside, read_mapping
 from burnish.config.model_config import ModelConfig
 from burnish.errors import InputError, LockedError, is_disk_full
+from burnish.processes import world
 from burnish.runs.disk import inside, refuse_links, to_disk, without_links, write_whole
 from burnish.runs.trust import PROOF, write_own
 from burnish.text import without_secrets
@@ -47,7 +48,7 @@ PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's
 
 
 class Run:
-    """One run's folder."""
+    """One run's folder. Where several processes make a run, the first alone writes to it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,6 +76,8 @@ class Run:
 
     def begin(self, config: ModelConfig) -> Run:
         """Makes the folder and puts the config into it."""
+        if not world.is_first():
+            return self
         text = yaml.safe_dump({"stage": config.stage} | config.model_dump(mode="json"), sort_keys=False)
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -225,7 +228,8 @@ class Run:
 
     def write(self, file: str, values: dict[str, Any]) -> None:
         """A JSON file of the run, there completely or not at all."""
-        write_whole(self.path(file), json.dumps(without_secrets(values), indent=2) + "\n")
+        if world.is_first():
+            write_whole(self.path(file), json.dumps(without_secrets(values), indent=2) + "\n")
 
     def write_lines(self, file: str, rows: list[dict[str, Any]]) -> None:
         """A JSONL file of the run, in place of what it was."""
@@ -233,6 +237,8 @@ class Run:
 
     def append(self, file: str, row: dict[str, Any]) -> None:
         """A line of a JSONL file of the run."""
+        if not world.is_first():
+            return
         with open(self.path(file), "a", encoding="utf-8", opener=without_links) as out:
             out.write(json.dumps(without_secrets(row)) + "\n")
 

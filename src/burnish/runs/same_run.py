@@ -18,7 +18,8 @@ from burnish.runs.run import Run
 
 # Parts of a run's identity: without these it is another run; with other ones of those, its last bits may differ.
 MUST_BE_SAME = ("data", "base model", "frozen adapters", "device")
-TOLD = ("versions", "threads")
+ONE_PROCESS = {"processes": 1}  # older checkpoints do not say so
+TOLD = ("versions", "threads", "processes")
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def _told(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     told = [
         f"Differs, so the last bits may too: {name}: {then.get(name)} then, {now[name]} now."
         for name in TOLD
-        if name in now and then.get(name) != now[name]
+        if name in now and then.get(name, ONE_PROCESS.get(name)) != now[name]
     ]
     if "rewards" in then and then["rewards"] != now.get("rewards"):
         told.append("Changed: what the reward's files hold. Steps from here on are scored by what they hold now.")

@@ -6,7 +6,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,15 @@ from safetensors import SafetensorError
 from burnish.config.stage_configs import RunConfig
 from burnish.errors import (
     DivergedError,
+    InputError,
+    LostProcessError,
     NoCheckpointError,
     ResourceError,
     StoppedError,
     is_disk_full,
     is_out_of_memory,
 )
+from burnish.processes import world
 from burnish.runs.checkpoints import Checkpoints, State
 from burnish.runs.disk import free_space
 from burnish.runs.kept import keep
@@ -74,29 +77,43 @@ class Saving:
 
         self._state_of = whole_state
         started = time.monotonic()
-        found = self._find(from_step)
+        refuse_other_data(identity)
+        found: tuple[int, State] | None = None
+        with world.together():
+            if world.is_first():
+                found = self._find(from_step)
+                if found is not None:
+                    self._accept(found[1], identity)
+        found = _of_first(found)
         step = 0
-        if found is not None:
-            step, state = found
-            # Once more, now that all is known: config.yaml may have been edited, files may have changed.
-            then = Then(state.value("config"), state.value("identity"))
-            for change in may_resume(self.run.folder, then, Now(self.config, identity)).identity:
-                self._print(change)
-            restore(state)
-            self._restore_own(state)
+        with world.together():
+            if found is not None:
+                step, state = found
+                restore(state)
+                self._restore_own(state)
         growth = 1 if found else ADAM  # a fresh optimizer holds nothing yet
-        self._print(self.checkpoints.check_space(growth * whole_state().nbytes, step))
-        kept_up_to = step if found else -1  # a fresh start answers its probes again
+        world.by_first(lambda: self._prepare(step if found else None, growth * whole_state().nbytes))
+        self._seconds_restoring = time.monotonic() - started if found else 0.0
+        return step
+
+    def _accept(self, state: State, identity: dict[str, Any]) -> None:
+        """Once more, now that all is known: config.yaml may have been edited, files may have changed."""
+        then = Then(state.value("config"), state.value("identity"))
+        for change in may_resume(self.run.folder, then, Now(self.config, identity)).identity:
+            self._print(change)
+
+    def _prepare(self, step: int | None, nbytes: int) -> None:
+        """The folder, for what comes after `step`; None: for a fresh start."""
+        self._print(self.checkpoints.check_space(nbytes, step or 0))
+        kept_up_to = -1 if step is None else step  # a fresh start answers its probes again
         if left := keep(self.run, kept_up_to):
-            fresh = "" if found else "There is no checkpoint, so it starts again. "
+            fresh = "There is no checkpoint, so it starts again. " if step is None else ""
             told = f"{fresh}What is made again is kept as it was in {left}"
             self.console.print(told, markup=False, highlight=False, soft_wrap=True)
         self.run.take_back_result()
-        self.checkpoints.forget_after(step)
+        self.checkpoints.forget_after(step or 0)
         self.run.forget_after(kept_up_to)
         self.run.begin(self.config)
-        self._seconds_restoring = time.monotonic() - started if found else 0.0
-        return step
 
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
         if from_step is not None:
@@ -114,15 +131,18 @@ class Saving:
     # ----------------------------------------------------------------------------------------------- between steps
 
     def after_step(self, step: int, reward: float, is_last: bool) -> None:
-        """Saves if it is due; ends the run, saved, if someone asked for that."""
-        stopped = self.stop.exit_code  # read once: a signal may come at any time
+        """Saves if it is due; ends the run, saved, if someone asked for that, of whichever process."""
+        stopped = int(world.largest(self.stop.exit_code or 0)) or None  # read once: a signal may come at any time
+        world.by_first(lambda: self._save_if_due(step, reward, is_last or stopped is not None))
+        if stopped is not None:
+            raise StoppedError(f"stopped after step {step}, and saved. {resume_command(self.run)}", stopped)
+
+    def _save_if_due(self, step: int, reward: float, at_once: bool) -> None:
         self._rewards.append(reward)
         by_steps = self.config.save_every and step % self.config.save_every == 0
         by_time = time.monotonic() - self._last_save > 60 * self.config.save_minutes
-        if (by_steps or by_time or is_last or stopped is not None) and step != self._last_step:
+        if (by_steps or by_time or at_once) and step != self._last_step:
             self._save(step)
-        if stopped is not None:
-            raise StoppedError(f"stopped after step {step}, and saved. {resume_command(self.run)}", stopped)
 
     def _save(self, step: int) -> None:
         """The best checkpoint is the one with the best mean reward of the last steps."""
@@ -173,14 +193,19 @@ def hold(console: Console, run: Run, config: RunConfig) -> Iterator[Saving]:
     """The run folder is this process's alone; a first Ctrl-C or SIGTERM waits for the step's end; a full disk, memory
     that ran out and numbers that went wrong end with what there is to resume from.
     """
-    with run.lock(), stop_signals(console) as stop:
-        if stop.exit_code is not None:  # asked for while a pipeline loaded this stage's model
-            raise StoppedError(f"stopped before the first step of {run.folder}. {resume_command(run)}", stop.exit_code)
+    with locked(run), stop_signals(console) as stop:
+        stopped = int(world.largest(stop.exit_code or 0))
+        if stopped:  # asked for while a pipeline loaded this stage's model
+            raise StoppedError(f"stopped before the first step of {run.folder}. {resume_command(run)}", stopped)
         saving = Saving(console, run, config, stop)
         try:
             yield saving
         except DivergedError as error:
             raise DivergedError(f"{error}\n{saving.last_good()}") from error
+        except LostProcessError as error:
+            raise LostProcessError(
+                f"{error}; this step is lost. Checkpoints made before are intact. {resume_command(run)}"
+            ) from error
         except (OSError, SafetensorError) as error:
             if not is_disk_full(error):
                 raise
@@ -195,6 +220,40 @@ def hold(console: Console, run: Run, config: RunConfig) -> Iterator[Saving]:
                 f"memory ran out. Lower batch_size, max_new_tokens, activation_mb or prompt_cache_mb, or end other "
                 f"programs. Checkpoints made before are intact. {resume_command(run)}"
             ) from error
+
+
+@contextmanager
+def locked(run: Run) -> Iterator[None]:
+    """The run folder is held by the first process, for all of them."""
+    with ExitStack() as held:
+        with world.together():
+            if world.is_first():
+                held.enter_context(run.lock())
+        yield
+
+
+def refuse_other_data(identity: dict[str, Any]) -> None:
+    """All processes must have read the same data and the same base, with the same versions: then the weights that they
+    begin with, which follow from the seed, are the same too.
+    """
+    read = ("data", "base model", "frozen adapters", "versions")
+    first, *others = world.gather({name: identity[name] for name in read})
+    for number, other in enumerate(others, 1):
+        wrong = [name for name in read if other[name] != first[name]]
+        if wrong:
+            raise InputError(
+                f"process {number} has read other {' and '.join(wrong)} than the first; all machines need the same "
+                "files, and the same versions of what reads them"
+            )
+
+
+def _of_first(found: tuple[int, State] | None) -> tuple[int, State] | None:
+    """The first process's checkpoint, for all: the others need not see its folder."""
+    if world.size() == 1:
+        return found
+    known = world.gather(None if found is None else [found[0], found[1].values])[0]
+    tensors = world.tensors_of_first(None if found is None else found[1].tensors)
+    return None if known is None else (known[0], State(tensors, known[1]))
 
 
 def stop_signals(console: Console) -> StopSignals:

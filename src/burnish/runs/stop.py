@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
 
+from burnish.processes import world
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_REQUEST_SECONDS = 2.0
 
 
 class StopSignals:
@@ -22,6 +26,7 @@ class StopSignals:
     def __init__(self, on_request: Callable[[int], None] = lambda number: None) -> None:
         self.exit_code: int | None = None
         self._on_request = on_request
+        self._asked = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -41,5 +46,12 @@ class StopSignals:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.exit_code = 128 + number
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+            signal.signal(each, self._again if world.are_to_come() else signal.SIG_DFL)
+        self._asked = time.monotonic()
         self._on_request(number)
+
+    def _again(self, number: int, frame: FrameType | None) -> None:
+        """One request reaches each of several processes more than once: from the terminal, and from their launcher."""
+        if time.monotonic() - self._asked > ONE_REQUEST_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from burnish.errors import InputError, nearest
+from burnish.processes import world
 from burnish.sa_pairs.columns import COLUMN_OF_ROW_KEY, COLUMNS, ROW_KEYS, row_key_of
 from burnish.sa_pairs.padding import left_padded, right_padded
 
@@ -48,6 +49,9 @@ class SAPairs(Sequence[dict[str, Any]]):
     """Which responses of the step these are, for those cut out of its table. None: all of them, in order."""
     prompt_numbers: list[int] | None = None
     """Which prompt of the step each response answers: those with the same number form a group. None: each its own."""
+    here: list[int] | None = None
+    """The rows that this process works on, where several share the table: `kept` and the contexts are of these alone,
+    columns of all. None: everything is here."""
 
     def __repr__(self) -> str:
         return f"SAPairs({self.mask.shape[0]} responses, {len(self)} tokens; {', '.join(self.columns)})"
@@ -102,11 +106,15 @@ class SAPairs(Sequence[dict[str, Any]]):
     def select(self, rows: Tensor | Sequence[int]) -> SAPairs:
         """Some responses, cut to the widths they need."""
         rows = torch.as_tensor(rows)
+        held, here = self.held(rows)
         width = int(self.lengths[rows].max())
         prompt_width = 0 if self.prompt_mask is None else int(self.prompt_mask[rows].sum(1).max())
 
         def right_of(prompt: Tensor | None) -> Tensor | None:
             return None if prompt is None else prompt[rows, prompt.shape[1] - prompt_width :]
+
+        def of_here(context: SharedContext | None, prompt_width: int | None) -> SharedContext | None:
+            return context.rows(held, prompt_width, width) if context is not None and len(held) else None
 
         return replace(
             self,
@@ -114,13 +122,33 @@ class SAPairs(Sequence[dict[str, Any]]):
             columns={name: column[rows, :width] for name, column in self.columns.items()},
             prompt_ids=right_of(self.prompt_ids),
             prompt_mask=right_of(self.prompt_mask),
-            kept=None if self.kept is None else self.kept[rows, :width],
+            kept=None if self.kept is None else self.kept[held, :width],
             finished=None if self.finished is None else self.finished[rows],
-            context=None if self.context is None else self.context.rows(rows, prompt_width, width),
-            critic_context=None if self.critic_context is None else self.critic_context.rows(rows, None, width),
+            context=of_here(self.context, prompt_width if self.here is None else None),
+            critic_context=of_here(self.critic_context, None),
             response_numbers=[self.numbers[row] for row in rows.tolist()],
             prompt_numbers=[self.groups[row] for row in rows.tolist()],
+            here=here,
         )
+
+    def held(self, rows: Tensor) -> tuple[Tensor, list[int] | None]:
+        """Where some rows are in what this process holds; and, if not all of them are, which."""
+        if self.here is None:
+            return rows, None
+        place = {row: n for n, row in enumerate(self.here)}
+        here = [n for n, row in enumerate(rows.tolist()) if row in place]
+        held = torch.tensor([place[int(rows[n])] for n in here], dtype=torch.long)
+        return held, None if len(here) == len(rows) else here
+
+    @property
+    def own_rows(self) -> Sequence[int]:
+        """The rows that this process works on: all, if it is alone."""
+        return world.share(len(self.mask)) if self.here is None else self.here
+
+    def own(self) -> SAPairs | None:
+        """The responses that this process works on, as a table of their own; None if there are none."""
+        rows = self.own_rows
+        return self if len(rows) == len(self.mask) else self.select(list(rows)) if rows else None
 
     @property
     def numbers(self) -> Sequence[int]:
@@ -191,7 +219,7 @@ class SAPairs(Sequence[dict[str, Any]]):
         row |= {row_key_of(name): column[b, t].item() for name, column in self.columns.items()}
         if self.finished is not None:
             row["finished"] = bool(self.finished[b])
-        if self.kept is not None:
+        if self.kept is not None and self.here is None:
             row["kept"] = [i for i in self.kept[b, t].tolist() if i >= 0]
         return row
 

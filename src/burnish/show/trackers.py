@@ -82,6 +82,6 @@ def _kept_id(run: Run) -> str:
 def numbers_of(results: dict[str, Any]) -> dict[str, float]:
     """A step's metrics by name; the parts of the reward as reward_parts/NAME."""
     numbers = {n: float(results[n]) for n in METRICS if isinstance(results.get(n), int | float)}
-    for group in ("reward_parts", "reward_costs"):
+    for group in ("reward_parts", "reward_costs", "seconds_by_process"):
         numbers |= {f"{group}/{name}": float(value) for name, value in results.get(group, {}).items()}
     return numbers

@@ -11,6 +11,7 @@ from burnish.data import Split
 from burnish.decoder.shared_base import SharedBase
 from burnish.models.frozen import fingerprint_of_frozen
 from burnish.models.role import RoleModel, ScalarModel
+from burnish.processes import world
 from burnish.runs.checkpoints import versions
 from burnish.runs.same_run import fingerprint_of_texts
 
@@ -25,5 +26,6 @@ def identity_of(
         "frozen adapters": fingerprint_of_frozen(base, trained, frozen),
         "versions": versions(),
         "threads": torch.get_num_threads(),
+        "processes": world.size(),
         "device": str(base.device),
     }

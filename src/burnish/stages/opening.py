@@ -16,6 +16,7 @@ from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config.stage_configs import RunConfig
 from burnish.data import Split, prompts_of
 from burnish.decoder.shared_base import SharedBase
+from burnish.processes import world
 from burnish.runs.run import Run
 from burnish.runs.same_run import changes_since
 from burnish.runs.saving import Saving, hold, say_finished
@@ -59,20 +60,25 @@ def opened(
     """
     run = run_of(config, beginning)
     encoder: PromptEncoder | None = beginning.encoder
-    if config.skip_bad:  # what the model cannot read is no part of the data
-        encoder = encoder or load_encoder(config)
-        data = readable(config, encoder, data)
-    if run.was_begun:
-        changes = changes_since(run, config, data, beginning.from_step)
-        if changes.nothing_to_do:
-            say_finished(console, run)
-            yield run, None
-            return
-        for change in changes.settings:
+    with world.together():
+        if config.skip_bad:  # what the model cannot read is no part of the data
+            encoder = encoder or load_encoder(config)
+            data = readable(config, encoder, data)
+
+    def is_done() -> bool:
+        changes = changes_since(run, config, data, beginning.from_step) if run.was_begun else None
+        for change in changes.settings if changes is not None and not changes.nothing_to_do else ():
             console.print(plain(change), highlight=False)
+        return changes is not None and changes.nothing_to_do
+
+    if world.by_first(is_done):
+        say_finished(console, run)
+        yield run, None
+        return
     was_complete = run.is_complete
-    check(data)
-    with terminal.busy(console, terminal.loading(config)):
+    with world.together(), world.alone():  # each by itself, and all or none
+        check(data)
+    with terminal.busy(console, terminal.loading(config)), world.together(), world.alone():
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
         trainer = load(encoder)
@@ -81,7 +87,7 @@ def opened(
             warnings.simplefilter("ignore", UserWarning)
             trainer.invocation.agree(prompts_of(data.everything))
     with hold(console, run, config) as saving:
-        if run.is_complete and not was_complete:  # another process was faster
+        if world.by_first(lambda: run.is_complete and not was_complete):  # another process was faster
             say_finished(console, run)
             yield run, None
         else:

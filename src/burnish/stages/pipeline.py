@@ -15,10 +15,11 @@ from rich.console import Console
 from burnish.config.pipeline_config import PipelineConfig, load_pipeline_config
 from burnish.data import Split
 from burnish.errors import BurnishError, InputError, StoppedError, all_of
+from burnish.processes import world
 from burnish.runs.disk import inside
 from burnish.runs.run import PIPELINE, Run
 from burnish.runs.same_run import changes_since, differences
-from burnish.runs.saving import resume_folder, stop_signals
+from burnish.runs.saving import locked, resume_folder, stop_signals
 from burnish.runs.stop import StopSignals
 from burnish.runs.trust import write_own
 from burnish.show import terminal
@@ -37,6 +38,14 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
     `from_step` is the checkpoint to resume from in the stage that is under way (PPO, if all are done); the last unless
     given.
     """
+    with world.together(), world.alone():  # each process by itself, and all or none
+        data = _checked_data(config, console)
+    with locked(Run(config.folder)), _kept(config), stop_signals(console) as stop:
+        return _run_stages(config, data, console, stop, from_step)
+
+
+def _checked_data(config: PipelineConfig, console: Console) -> dict[str, Data]:
+    """What the stages learn from; or all that is wrong with it, or with what the config names."""
     _check_one_start(config)
     rows = rows_of(config)
     for name, own in config.stages.items():
@@ -48,8 +57,7 @@ def run_pipeline(config: PipelineConfig, console: Console, from_step: int | None
 
     data = readable_data(config, rows, console)
     check_before_loading(config.ppo, data["ppo"].split, config.folder)
-    with Run(config.folder).lock(), _kept(config), stop_signals(console) as stop:
-        return _run_stages(config, data, console, stop, from_step)
+    return data
 
 
 def _check_one_start(config: PipelineConfig) -> None:
@@ -76,6 +84,9 @@ def rows_of(config: PipelineConfig) -> dict[str, Split[Any]]:
 @contextmanager
 def _kept(config: PipelineConfig) -> Iterator[None]:
     """The pipeline's settings are kept with its runs, so that they can be resumed. Refused ones do not stay."""
+    if not world.is_first():
+        yield
+        return
     file = inside(config.folder, PIPELINE)
     before = file.read_text(encoding="utf-8") if file.is_file() else None
     write_own(file, yaml.safe_dump(config.values, sort_keys=False))
@@ -94,7 +105,7 @@ def _run_stages(
     started = time.perf_counter()
     from burnish.decoder.key_values import PromptCache
 
-    done = _stages_done(config, data, from_step)
+    done = world.by_first(lambda: _stages_done(config, data, from_step))
     prompts_read = PromptCache(config.ppo.prompt_cache_mb * 2**20)  # one frozen base: what a stage read, all have read
     for number, (name, own) in enumerate(config.stages.items(), 1):
         if name in done:
@@ -105,8 +116,8 @@ def _run_stages(
         console.rule(f"{number} of {len(config.stages)}: {stage.title}")
         stage.work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
         from_step = None
-    run = Run.open(config.folder / "ppo")
-    page = write_report(run)
+    run = Run(config.folder / "ppo")
+    page = Path(world.by_first(lambda: str(write_report(Run.open(run.folder)))))
     console.print(f"\nAll stages: {minutes(round(time.perf_counter() - started))} minutes.", highlight=False)
     console.print(plain(f"Report, with credit token by token: {page}"), highlight=False, soft_wrap=True)
     return run
@@ -114,8 +125,9 @@ def _run_stages(
 
 def _stop_if_asked(stop: StopSignals, config: PipelineConfig) -> None:
     """A request to stop that came when a stage had nothing left to save, or between two of them."""
-    if stop.exit_code is not None:
-        raise StoppedError(f"stopped between two stages. {resume_folder(config.folder)}", stop.exit_code)
+    stopped = int(world.largest(stop.exit_code or 0))
+    if stopped:
+        raise StoppedError(f"stopped between two stages. {resume_folder(config.folder)}", stopped)
 
 
 def begun_config(folder: Path, overrides: Sequence[str] = ()) -> PipelineConfig:
@@ -128,14 +140,12 @@ def begun_config(folder: Path, overrides: Sequence[str] = ()) -> PipelineConfig:
     return load_pipeline_config(folder / PIPELINE, [*sizes, *overrides], folder)
 
 
-def resume_pipeline(
-    console: Console, folder: Path, overrides: list[str], from_step: int | None = None, trust: bool = False
-) -> Run:
-    """Resumes in the stage that was stopped."""
+def begun_pipeline(console: Console, folder: Path, overrides: list[str], trust: bool = False) -> PipelineConfig:
+    """One that was stopped, to be resumed. `trust` lets it do what it asks for if it is not this user's."""
     config = begun_config(folder, overrides)
     deeds = (deed for own in config.stages.values() for deed in all_deeds(own, folder))
     ask_for_trust(console, folder / PIPELINE, deeds, trust)
-    return run_pipeline(config, console, from_step)
+    return config
 
 
 def _stages_done(config: PipelineConfig, data: dict[str, Data], from_step: int | None) -> list[str]:

@@ -29,6 +29,7 @@ from burnish.models.policy_model import PolicyModel
 from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
+from burnish.processes import world
 from burnish.rewards.part import RewardFunction
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import JUDGEMENTS, Run
@@ -126,10 +127,9 @@ def _start(
     values = config.model_dump(mode="json")
     settings = {key: values[key] for key in marked(TrainConfig, MEASURED)}
     settings["rewards"] = _fingerprint_of_rewards(config)
-    if run.has("start.json"):
-        kept = run.read("start.json")
-        if kept["settings"] == settings:
-            return Evaluation(**kept["evaluation"] | {"prompts": list(held_out)})  # with references and messages
+    kept = world.by_first(lambda: run.read("start.json") if run.has("start.json") else None)
+    if kept is not None and kept["settings"] == settings:
+        return Evaluation(**kept["evaluation"] | {"prompts": list(held_out)})  # with references and messages
     before = _measure(console, trainer, held_out, second, "before", start_model(trainer))
     if before is not None:
         run.write("start.json", {"settings": settings, "evaluation": asdict(before)})
@@ -139,7 +139,7 @@ def _start(
 def _train(
     console: Console, trainer: PPOTrainer, config: TrainConfig, prompts: Split[str], run: Run, saving: Saving
 ) -> None:
-    tracker = open_tracker(config.tracker, run, trainer.step)
+    tracker = open_tracker(config.tracker if world.is_first() else None, run, trainer.step)
     probes = (prompts.held_out or prompts.train)[:NUM_PROBES]
     probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
     with terminal.StepProgress(console, config.steps, trainer.step) as progress:
@@ -156,9 +156,10 @@ def _train(
 
         def on_step(results: dict[str, Any]) -> None:
             step = results["step"]
-            log_step(run, results, trainer.base.tokenizer, config.samples_per_step)
-            tracker.log(results)
-            progress.on_step(results)
+            with world.together():
+                log_step(run, results, trainer.base.tokenizer, config.samples_per_step)
+                tracker.log(results)
+                progress.on_step(results)
             if step in probe_steps:
                 probe(step)
             saving.after_step(step, results["reward"], is_last=step == config.steps)
@@ -167,7 +168,8 @@ def _train(
             if trainer.step == 0 and probes:
                 probe(0)
             trainer.train(prompts.train, on_step)
-            trainer.save(run.folder)
+            with world.together():
+                trainer.save(run.folder)
         except BaseException as error:
             if not isinstance(error, DivergedError):  # what was learned is there to be used, unless it is ruined
                 with suppress(OSError, SafetensorError, BurnishError):
@@ -184,7 +186,8 @@ def _keep_responses(error: DivergedError, trainer: PPOTrainer, run: Run, prompts
     """The step's responses, token by token, in a file of their own; its prompts, if it came to no responses."""
     step = error.step or trainer.step + 1
     name = f"diverged-step-{step}.jsonl"
-    (run.folder / name).unlink(missing_ok=True)
+    if world.is_first():
+        (run.folder / name).unlink(missing_ok=True)
     tables = trainer.experience_buffer.tables or ([] if error.sa_pairs is None else [error.sa_pairs])
     for pairs in tables:
         for row in response_rows(step, trainer.generator.decode(pairs), pairs, trainer.base.tokenizer):

@@ -15,6 +15,7 @@ from rich.console import Console
 from burnish.base_setup.lora_files import WEIGHTS, adapter_folder, check_start, is_foreign
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.data import Split, load_split, prompts_of
+from burnish.processes import world
 from burnish.rewards.part import RewardFunction, Workshop
 from burnish.runs.run import Run
 from burnish.runs.same_run import changes_since
@@ -68,13 +69,20 @@ class Stage:
 
     def run(self, config: Any, console: Console, beginning: Beginning = COMMAND) -> Run:
         """A whole command. What can be refused, or is done already, is found before torch is imported."""
-        data, run = self.load(config), run_of(config, beginning)
+        with world.together():
+            data = self.load(config)
+        run = run_of(config, beginning)
         its_data_is_known = not config.skip_bad  # else it takes a tokenizer
-        if run.was_begun and its_data_is_known and changes_since(run, config, data, beginning.from_step).nothing_to_do:
+
+        def is_done() -> bool:
+            return run.was_begun and changes_since(run, config, data, beginning.from_step).nothing_to_do
+
+        if its_data_is_known and world.by_first(is_done):
             say_finished(console, run)
             return run
-        if not run.is_complete:
-            self.check(config, None)
+        with world.together():
+            if not run.is_complete:
+                self.check(config, None)
         with terminal.starting(console):
             work = self.work
         return work(config, data, console, beginning)
@@ -82,7 +90,10 @@ class Stage:
 
 def run_of(config: RunConfig, beginning: Beginning) -> Run:
     """The run that a stage works in, which may have been begun before."""
-    return beginning.run or Run.new_or_unfinished(config.run_dir, config.run_name)
+    if beginning.run is not None:
+        return beginning.run
+    name = config.run_name or world.time_of_start()
+    return Run(Path(world.by_first(lambda: str(Run.new_or_unfinished(config.run_dir, name).folder))))
 
 
 def _demonstrations(config: SFTConfig) -> Split[Any]:

@@ -14,6 +14,7 @@ from burnish.config.stage_configs import SupervisedConfig
 from burnish.data import Split, data_summary
 from burnish.errors import count
 from burnish.models.adapter_files import save_to_run
+from burnish.processes import world
 from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.stages.identity import identity_of
@@ -74,12 +75,14 @@ class SupervisedStage:
             with terminal.updates(console, self.name, updates, done) as show:
 
                 def on_update(statistics: dict[str, float]) -> None:
-                    run.log(statistics)
-                    show(statistics)
+                    with world.together():
+                        run.log(statistics)
+                        show(statistics)
                     saving.after_step(int(statistics["update"]), -statistics["loss"], statistics["update"] == updates)
 
                 trainer.train(data.train, on_update)
-            save_to_run(run, trainer.model)
+            with world.together():
+                save_to_run(run, trainer.model)
             result = {"updates": updates, "data": tables} | self.conclude(console, trainer, data, before)
             run.write("result.json", result | {"seconds": round(time.perf_counter() - started)} | saving.facts)
         console.print(plain(self.how_to_use(run)), highlight=False, soft_wrap=True)
@@ -97,8 +100,9 @@ def _by_kind(data: Split[Any]) -> dict[str, Split[Any]]:
 
 def _kept_start(run: Run, done: int, measure: Callable[[], float | None]) -> float | None:
     """A number measured before training, kept so that a resumed run compares with the same."""
-    if run.has("start.json"):
-        return run.read("start.json")["value"]
+    kept = world.by_first(lambda: run.read("start.json") if run.has("start.json") else None)
+    if kept is not None:
+        return kept["value"]
     if done:
         return None
     value = measure()

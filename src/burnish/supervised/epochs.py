@@ -14,6 +14,7 @@ from burnish.config.stage_configs import SupervisedConfig
 from burnish.errors import DivergedError
 from burnish.models.role import RoleModel
 from burnish.models.updates import Batch, Items, LossOf, Updates
+from burnish.processes import world
 from burnish.runs.checkpoints import State
 from burnish.runs.state import (
     optimizer_state,
@@ -73,6 +74,7 @@ class Epochs(Generic[Record]):
             for numbers in islice(batches, self.num_done, None):
                 self.updates.set_learning_rate(_ramp(self.num_done, total))
                 batch = self._batch([records[n] for n in numbers], [names[n] for n in numbers])
+                self._draw_apart()
                 statistics = self.updates.gradients(batch, self.learning.loss_of)
                 self.updates.apply()
                 self.num_done += 1
@@ -119,12 +121,20 @@ class Epochs(Generic[Record]):
             yield order[first : first + self.config.batch_size]
 
     def _batch(self, records: Sequence[Record], names: Sequence[str] = ()) -> Batch[list[Record]]:
+        """This process's share of some records, and what all of them weigh."""
+        own = world.share(len(records))
         items = Items(
-            sizes=[self.learning.sizes_of(record) for record in records],
-            take=lambda chosen: [records[n] for n in chosen],
-            name_of=lambda item: names[item],
+            sizes=[self.learning.sizes_of(records[n]) for n in own],
+            take=lambda chosen: [records[own[n]] for n in chosen],
+            name_of=lambda item: names[own[item]],
         )
         return Batch([items], sum(map(self.learning.weight_of, records)))
+
+    def _draw_apart(self) -> None:
+        """Each process drops other weights than the rest, and the same again when the update is made again."""
+        if world.size() > 1:
+            update = self.config.seed * 1_000_003 + self.num_done
+            torch.manual_seed(update * world.size() + world.rank())
 
 
 def _ramp(update: int, total: int) -> float:

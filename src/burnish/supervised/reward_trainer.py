@@ -21,6 +21,7 @@ from burnish.models.adapter_files import load_adapter
 from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardModel
 from burnish.models.updates import Sums
+from burnish.processes import world
 from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
 from burnish.sa_pairs.table import SAPairs
@@ -83,13 +84,15 @@ class RewardTrainer:
         """What the model thinks of answers, cut as in training, in passes that fit the memory."""
         if not answers:
             return []
-        size = self.config.batch_size
+        size, own = self.config.batch_size, world.share(len(answers))
         encoded = self.encoder.encode(prompts), self.encoder.encode_answers(answers, self.base.stop_id)
-        return [
-            score
-            for first in range(0, len(answers), size)
-            for score in self._raw_scores(*(part[first : first + size] for part in encoded)).tolist()
-        ]
+        with world.together():
+            scores = [
+                score
+                for first in range(own.start, own.stop, size)
+                for score in self._raw_scores(*(p[first : min(first + size, own.stop)] for p in encoded)).tolist()
+            ]
+        return world.in_order(own, scores)
 
     def _normalise(self, judgements: Sequence[Judgement]) -> None:
         """The start model's answers get mean 0 and spread 1; without any, the answers trained on do."""
@@ -113,8 +116,12 @@ class RewardTrainer:
         texts: list[str] = []
         for first in range(0, len(prompts), self.config.batch_size):
             encoded = self.encoder.encode(prompts[first : first + self.config.batch_size])
-            rollout = engine.generate(speaker, encoded, self.config.max_new_tokens, sampler, generator)
-            texts += self.encoder.decode(rollout.action, rollout.mask)
+            own, most = world.share(len(encoded)), self.config.max_new_tokens
+            with world.together():
+                shared = own if world.size() > 1 else None
+                rollout = engine.generate_own(speaker, encoded, shared, most, sampler, generator)
+                spoken = [] if rollout is None else self.encoder.decode(rollout.action, rollout.mask)
+            texts += world.in_order(own, spoken)
         return texts
 
     # ------------------------------------------------------------------------------------------------ the loss
