@@ -74,7 +74,8 @@ def test_every_metric_of_a_step_is_documented_and_finite():
         "sampler_gap",
         "flat_groups",
         "tether_weight",
-    }  # of half precision, groups, tether
+        "weight_cut",
+    }  # of half precision, groups, tether, servers
     assert numbers | elsewhere == set(METRICS)
     assert all(abs(results[k]) < float("inf") for k in numbers)
     assert results["entropy"] > 0

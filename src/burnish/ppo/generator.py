@@ -51,10 +51,11 @@ class SequenceGenerator:
         generator: torch.Generator | None = None,
         sampler: Sampler | None = None,
         speaker: PolicyModel | None = None,
+        engine: Engine | None = None,
     ) -> tuple[SAPairs, list[str]]:
-        """One response per prompt, by the policy or another speaker: its SA pairs and its text."""
+        """One response per prompt, by the policy or another speaker (and engine): its SA pairs and its text."""
         speaker = speaker or self.policy
-        rollout = self.engine.generate(
+        rollout = (engine or self.engine).generate(
             speaker,
             self.encoder.encode(prompts),
             self.max_new_tokens,
