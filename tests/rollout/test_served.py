@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import time
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from burnish import DivergedError, InputError, PPOTrainer, TrainConfig
+from burnish import DivergedError, InputError, PPOConfig, PPOTrainer, TrainConfig
 from burnish.config.rollout_config import ServedRollout
 from burnish.errors import ResourceError
 from burnish.evaluation.measure import evaluate
@@ -22,6 +23,7 @@ from failures import log_of, make_workplace
 from stand_in_server import MODEL, StandInServer
 from tiny import PROMPTS, count_vowels, perturb, tiny_config, tiny_model, tiny_tokenizer
 
+ROOT = Path(__file__).parents[2]
 KEY = "sk-very-secret-0123"
 SERVED = {"adapter_scope": "sequence", "top_k": 0, "top_p": 1.0}
 
@@ -196,6 +198,11 @@ def test_configs_that_cannot_be(settings, message):
     with pytest.raises(InputError, match=message) as caught:
         tiny_config(**SERVED | {"rollout": {"engine": "vllm", "url": "http://a"}} | settings)
     assert "hunter2" not in str(caught.value)
+
+
+def test_the_example_in_the_docs_is_a_config():
+    (example,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "scaling.md").read_text(), re.DOTALL)
+    assert PPOConfig(**yaml.safe_load(example)).rollout.urls == ["http://127.0.0.1:8000"]
 
 
 def test_the_key_comes_from_the_environment_and_goes_nowhere_else(server, monkeypatch):
