@@ -3,13 +3,20 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test engines test-engines lint clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/burnish demo
 
 test: $(VENV)/.installed lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# vLLM, in an environment of its own under the cache folder: 3.4 GB, five minutes.
+engines: $(VENV)/.installed
+	@$(BIN)/python tests/vllm_server.py
+
+test-engines: engines
+	$(BIN)/python -m pytest tests/engines -m engine
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -258,6 +258,28 @@ def quantised(results: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + measured_on(results)
 
 
+def scaleout(results: dict[str, Any]) -> str:
+    """Local and served rollouts, a row for each seed."""
+    rows = [
+        [
+            "burnish's own decoder" if r["side"] == "local" else "a vLLM server",
+            f"{r['seed']}",
+            f"{r['seconds']:.1f} s",
+            f"{r['rollout_seconds']:.1f} s",
+            f"{r['tokens_per_second']:.0f}",
+            "-" if r["sampler_gap"] is None else f"{r['sampler_gap']:.1e}",
+            "-" if r["weight_cut"] is None else f"{r['weight_cut']:.3f}",
+            f"{r['before']:.2f}",
+            "**{:.2f}** ± {:.2f}".format(*r["after"]),
+            f"{r['kl']:.1f}",
+        ]
+        for r in results["rollouts"]
+    ]
+    header = ["responses from", "seed", "a step", "rollout", "tokens/s", "largest `sampler_gap` (nats)"]
+    header += ["largest `weight_cut`", "reward before", "after", "KL after (nats)"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
 def credit(results: dict[str, Any]) -> str:
     """Each kind of credit against what continuations earned, and what the value model explained as it learned."""
 
@@ -425,6 +447,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         credit,
         alternatives,
         beside,
+        scaleout,
     )
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
 
@@ -511,6 +534,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/design.md": partial(with_results, "docs/design.md"),
     "docs/results.md": partial(with_results, "docs/results.md"),
     "docs/scopes.md": partial(with_results, "docs/scopes.md"),
+    "docs/scaling.md": partial(with_results, "docs/scaling.md"),
     "docs/reliability.md": partial(with_results, "docs/reliability.md"),
     "README.md": partial(with_results, "README.md"),
 }

@@ -223,6 +223,17 @@ def test_linear_decay_by_hand():
 # ---------------------------------------------------------------------------------------------------------- identities
 
 
+@pytest.mark.parametrize(
+    ("correction", "weights"), [("truncate", [1.0, 2.0, 0.25, 1.5]), ("mask", [1.0, 0.0, 0.0, 1.5])]
+)
+def test_sampler_weights_by_hand(correction, weights):
+    # ratios 0.4 / 0.4 = 1, 0.8 / 0.2 = 4, 0.1 / 0.4 = 1/4, 0.6 / 0.4 = 3/2; from 1/2 to 2 they are kept as they are
+    own, sampler = tensor([[0.4, 0.8, 0.1, 0.6]]).log(), tensor([[0.4, 0.2, 0.4, 0.4]]).log()
+    close(maths.sampler_weights(own, sampler, correction, 2.0), [weights])
+    with pytest.raises(ValueError, match="unknown correction"):
+        maths.sampler_weights(own, sampler, "none", 2.0)
+
+
 def test_lambda_one_makes_advantage_plus_value_the_reward_to_go():
     mask, reward, value = random_batch()
     advantage = maths.gae_advantages(maths.td_errors(reward, value, 0.9), 0.9, 1.0)

@@ -54,11 +54,7 @@ def tiny_model(
     """Random weights, wide enough that the next token is neither certain nor uniform."""
     torch.manual_seed(seed)
     config = FAMILIES[family](
-        hidden_size=32,
         num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
         max_position_embeddings=context,
         initializer_range=0.3,
         eos_token_id=256 if eos else None,
@@ -67,6 +63,10 @@ def tiny_model(
         tie_word_embeddings=True,
         **{
             "vocab_size": 258,
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
             "intermediate_size": 64,
             **({"sliding_window": None} if family == "mistral" else {}),
             **more,

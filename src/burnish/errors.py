@@ -77,7 +77,7 @@ class DivergedError(BurnishError, RuntimeError):
 
 
 class ResourceError(BurnishError):
-    """Memory or disk space that is not there."""
+    """Memory, disk space or a rollout server that is not there."""
 
     exit_code = 6
 

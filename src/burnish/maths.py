@@ -187,6 +187,21 @@ def sequence_ratio(logprob: Tensor, old_logprob: Tensor, mask: Tensor) -> Tensor
     return mean.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().expand_as(logprob)
 
 
+def sampler_weights(logprob: Tensor, sampler_logprob: Tensor, correction: str, largest: float) -> Tensor:
+    """w_t = pi(a|s) / pi_sampler(a|s), bounded: by truncation min(w, C), or by a mask w * [1/C <= w <= C].
+    [B, T] -> [B, T]
+
+    What a token counts for that another engine sampled with slightly other numbers (truncated importance sampling, Yao
+    et al. 2025; masked, as in IcePop). Both probabilities are those of the rollout: no gradient.
+    """
+    weight = policy_ratio(logprob, sampler_logprob)
+    if correction == "truncate":
+        return weight.clamp(max=largest)
+    if correction == "mask":
+        return weight * ((weight >= 1 / largest) & (weight <= largest))
+    raise ValueError(f"unknown correction {correction!r}; use truncate or mask")
+
+
 def ppo_clip_loss(
     ratio: Tensor, advantage: Tensor, low: float, high: float | None = None, dual_clip: float | None = None
 ) -> Tensor:

@@ -28,6 +28,7 @@ from burnish.models.updates import Updates
 from burnish.rewards import python
 from burnish.runs.checkpoints import Checkpoints
 from burnish.runs.run import Run
+from burnish.services import patience
 from burnish.supervised.reward_trainer import RewardTrainer
 from burnish.supervised.sft_trainer import SFTTrainer
 from tiny import PROMPTS, perturb, tiny_model, tiny_tokenizer, tiny_trainer, watch_loss
@@ -311,6 +312,16 @@ def a_library_that_is_missing(stage: Stage, key: str) -> None:
             stage.trainer(stage.config(**stage.base | {key: "nf4"}))
 
 
+def a_server_that_is_not_there(stage: Stage, key: str) -> None:
+    """That one is asked for rollouts shows by its refusal."""
+    settings = {"adapter_scope": "sequence", key: {"engine": "vllm", "url": "http://127.0.0.1:9"}}
+    trainer = stage.trainer(stage.config(**stage.base | settings), judge, tiny_model(), tiny_tokenizer())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(patience, "FIRST_WAIT", 0.01)
+        with pytest.raises(InputError, match=r"the rollout server http://127.0.0.1:9/v1/completions failed"):
+            trainer.ppo_step(PROMPTS)
+
+
 def a_policy_that_runs_away(stage: Stage, key: str) -> None:
     far = {"steps": 4, "learning_rate": 0.1}
     stage.seen(far)
@@ -354,6 +365,7 @@ TRAIN = MODEL | RUN | {
     "temperature": seen(0.5, "1 action"),
     "top_k": seen(3, "1 action"),
     "top_p": seen(0.5, "1 action", top_k=258),
+    "rollout": a_server_that_is_not_there,
     # ---- reward and KL
     "reward": in_run("length_band", "reward parts"),
     "reward_timeout": in_run(7.0, "reward seconds", {7.0}),

@@ -76,7 +76,8 @@ def test_every_metric_of_a_step_is_documented_and_finite():
         "tether_weight",
         "seconds_by_process",
         "seconds_waited",
-    }  # of half precision, groups, tether, several processes
+        "weight_cut",
+    }  # of half precision, groups, tether, several processes, servers
     assert numbers | elsewhere == set(METRICS)
     assert all(abs(results[k]) < float("inf") for k in numbers)
     assert results["entropy"] > 0

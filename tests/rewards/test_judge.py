@@ -16,9 +16,9 @@ from burnish import InputError, PPOTrainer, RewardComputer, TrainConfig
 from burnish.config.files import load_config
 from burnish.data import Prompt
 from burnish.errors import RewardFailedError
-from burnish.rewards import judge as judge_module
 from burnish.rewards.judge import ApiJudge, JudgePart
 from burnish.rewards.part import Workshop
+from burnish.services import patience
 from burnish.stages.reward_test import show_reward
 from burnish.stages.trusted import reward_deeds
 from failures import ForkServer, make_workplace
@@ -91,7 +91,7 @@ def server():
 
 @pytest.fixture
 def api(server, monkeypatch):
-    monkeypatch.setattr(judge_module, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.01)
     server.reset()
     return server
 
@@ -215,11 +215,11 @@ def test_a_busy_service_is_asked_again_when_it_says(api):
 
 
 def test_waits_double_and_have_a_limit(api, monkeypatch):
-    monkeypatch.setattr(judge_module, "FIRST_WAIT", 1.0)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 1.0)
     judge = judge_of(api, retries=8)
     api.first = [(500, "", {})] * 7 + [(429, "", {"Retry-After": "Wed, 21 Oct 2099 07:28:00 GMT"})]
     waits = []
-    monkeypatch.setattr(judge._given_up, "wait", waits.append)
+    monkeypatch.setattr(patience.Patience, "_wait", lambda self, seconds: waits.append(seconds))
     assert judge(["Why?"], ["So."]) == [0.5]
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
 

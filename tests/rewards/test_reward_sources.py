@@ -18,13 +18,13 @@ from burnish import InputError, RewardComputer, TrainConfig
 from burnish.data import Prompt
 from burnish.errors import RewardFailedError
 from burnish.ppo.reward_computer import WeightedReward
-from burnish.rewards import service as service_module
 from burnish.rewards.http import HttpReward
 from burnish.rewards.human import HumanReward, paused
 from burnish.rewards.isolated import IsolatedFunction
 from burnish.rewards.parts import labels_of
 from burnish.rewards.rule import RulePart
 from burnish.rewards.rules import rule
+from burnish.services import service as service_module
 from burnish.show import terminal
 from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer, tiny_trainer
 

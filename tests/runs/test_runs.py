@@ -141,8 +141,9 @@ def test_metrics_and_samples_are_lines_of_json(tmp_path):
     trainer.train(PROMPTS, on_step)
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics] == [1, 2]
-    # of half precision, groups, tether, judges, several processes
-    elsewhere = {"sampler_gap", "flat_groups", "tether_weight", "reward_costs", "seconds_by_process", "seconds_waited"}
+    # of half precision, servers, groups, tether, judges, several processes
+    elsewhere = {"sampler_gap", "weight_cut", "flat_groups", "tether_weight", "reward_costs"}
+    elsewhere |= {"seconds_by_process", "seconds_waited"}
     assert set(metrics[0]) | elsewhere == set(METRICS)
     samples = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]
     assert [s["step"] for s in samples] == [1, 1, 2, 2]

@@ -9,6 +9,7 @@ import yaml
 from burnish.config.model_config import ModelConfig
 from burnish.config.ppo_config import PPOConfig
 from burnish.config.recipes import RECIPES
+from burnish.config.rollout_config import ServedRollout
 from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig, SupervisedConfig, TrainConfig
 from burnish.errors import InputError, nearest
 
@@ -16,6 +17,7 @@ SECTIONS: dict[str, tuple[type, ...]] = {
     "Every stage: the model": (ModelConfig,),
     "Every stage: files": (RunConfig,),
     "`burnish train`: PPO": (PPOConfig, TrainConfig),
+    "`burnish train`: `rollout`, a server that generates": (ServedRollout,),
     "`burnish sft` and `burnish reward`: training": (SupervisedConfig,),
     "`burnish sft`": (SFTConfig,),
     "`burnish reward`": (RewardModelConfig,),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from burnish.config.keys import BASE, DATA, FIXED, MEASURED, PATH, marked
+from burnish.config.rollout_config import ServedRollout
 from burnish.errors import ConfigError, Problem, nearest
 
 EMBEDDED_NAME = "embedded/SmolLM2-135M-Instruct"
@@ -142,6 +143,7 @@ TAKES = {
     "reward": "takes a rule's name, `file.py:function` or a folder, as text, or a list of parts such as "
     "{kind: rule, name: repetition, weight: 0.2}; a function itself goes to PPOTrainer(config, reward=...)",
     "revision": "takes a commit, a tag or a branch of the model's repository; all digits go in quotes",
+    "rollout": "takes a mapping such as {engine: vllm, url: http://127.0.0.1:8000}",
     "run_name": "takes letters, digits, dots, dashes and underscores, at most 64, and begins with a letter or digit; "
     "a number or a date goes in quotes",
 }
@@ -185,6 +187,12 @@ def problems_of(error: ValidationError, config: type[BaseModel]) -> list[Problem
             continue
         if item["loc"][1:] == ("str",) and isinstance(item["input"], list):
             continue  # a list of parts was meant; what is wrong with it is reported by the other errors
+        if key == "rollout" and len(item["loc"]) > 1:  # a mapping of its own
+            inner = str(item["loc"][1])
+            unknown_key = f"unknown key{nearest(inner, ServedRollout.model_fields)}"
+            said = {"extra_forbidden": unknown_key, "missing": "is missing"}.get(item["type"], sentence)
+            problems.setdefault(f"{key}.{inner}", Problem(f"{key}.{inner}: {said}", f"{key}.{inner}"))
+            continue
         if item["type"] == "extra_forbidden":
             known, command = ELSEWHERE.get(key), _other_command(key, item["input"])
             hint = f"; it is called {known!r} here" if known else nearest(key, config.model_fields)

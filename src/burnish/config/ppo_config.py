@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from burnish.config.keys import FIXED, MEASURED, PATH, RUN
 from burnish.config.model_config import ModelConfig
 from burnish.config.recipes import RECIPES, Recipe
+from burnish.config.rollout_config import ServedRollout
 from burnish.rewards.part import RewardPart
 from burnish.rewards.parts import AnyPart, parts_of
 
@@ -40,6 +41,9 @@ class PPOConfig(ModelConfig):
     top_p: Annotated[float, MEASURED] = Field(0.95, ge=0.001, le=1)
     """Keep the smallest set of tokens with this probability, 1 for all. Usual 0.9-1; lower explores less. Below 1 it
     needs top_k: the sets are stored, and must not grow without bound."""
+    rollout: ServedRollout | None = None
+    """A server that generates the responses of every step, such as {engine: vllm, url: "http://127.0.0.1:8000"}
+    (docs/scaling.md). Unset: burnish decodes them itself, as it does held-out answers in any case."""
 
     # ---- reward and KL
     reward: Annotated[str | list[AnyPart], PATH, MEASURED] = "tldr"
@@ -207,7 +211,7 @@ class PPOConfig(ModelConfig):
             broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
         if self.reward == []:
             broken.append("reward is an empty list; name at least one part")
-        broken += self._broken_rules_of_kl()
+        broken += self._broken_rules_of_kl() + self._broken_rules_of_rollout()
         if self.value_warmup_steps >= self.steps:
             broken.append(
                 f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
@@ -291,6 +295,22 @@ class PPOConfig(ModelConfig):
             broken.append(
                 f"top_p {self.top_p:g} without top_k keeps sets of any size, and they are stored; set top_k (50 to "
                 "1000), or top_p: 1"
+            )
+        return broken
+
+    def _broken_rules_of_rollout(self) -> list[str]:
+        if self.rollout is None:
+            return []
+        broken = []
+        if self.adapter_scope != "sequence":
+            broken.append(
+                "rollout: a server applies an adapter to the prompt too, and adapter_scope: response trains one that "
+                "acts on the response alone; set adapter_scope: sequence"
+            )
+        if self.top_k or self.top_p < 1:
+            broken.append(
+                "rollout: a server does not say which tokens top_k and top_p kept, so its responses could not be "
+                "scored as they were sampled; set top_k: 0 and top_p: 1"
             )
         return broken
 

@@ -74,6 +74,8 @@ def _deeds(config: PPOConfig, given: Mapping[str, Any]) -> Iterator[str]:
     if given.get("reward") is None:
         for part in config.reward_parts:
             yield from part.deeds()
+    if given.get("engine") is None and config.rollout is not None:
+        yield from config.rollout.deeds()
 
 
 def take_over(trainer: PPOTrainer, run: Run) -> None:

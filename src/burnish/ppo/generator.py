@@ -54,18 +54,20 @@ class SequenceGenerator:
         generator: torch.Generator | None = None,
         sampler: Sampler | None = None,
         speaker: PolicyModel | None = None,
+        engine: Engine | None = None,
     ) -> tuple[SAPairs, list[str]]:
-        """One response per prompt, by the policy or another speaker: its SA pairs and its text."""
+        """One response per prompt, by the policy or another speaker (and engine): its SA pairs and its text."""
         speaker = speaker or self.policy
-        encoded, own = self.encoder.encode(prompts), world.share_of_runs(prompts)
+        engine, encoded, own = engine or self.engine, self.encoder.encode(prompts), world.share_of_runs(prompts)
         with world.together():
-            rollout = self._rollout(speaker, encoded, own, sampler or self.sampler, generator)
+            rollout = self._rollout(engine, speaker, encoded, own, sampler or self.sampler, generator)
             pairs = None if rollout is None else self._attributed(rollout, speaker, prompts, own)
         whole = shared(pairs, own, encoded, self.builder.groups(prompts))
         return whole, self.decode(whole)
 
     def _rollout(
         self,
+        engine: Engine,
         speaker: PolicyModel,
         encoded: list[list[int]],
         own: range,
@@ -74,18 +76,16 @@ class SequenceGenerator:
     ) -> Rollout | None:
         """Of this process's share of the prompts; None if it has none."""
         if world.size() == 1:
-            return self.engine.generate(speaker, encoded, self.max_new_tokens, sampler, generator, self.stop_ids)
-        if isinstance(self.engine, LocalEngine):
-            return self.engine.generate_own(
-                speaker, encoded, own, self.max_new_tokens, sampler, generator, self.stop_ids
-            )
+            return engine.generate(speaker, encoded, self.max_new_tokens, sampler, generator, self.stop_ids)
+        if isinstance(engine, LocalEngine):
+            return engine.generate_own(speaker, encoded, own, self.max_new_tokens, sampler, generator, self.stop_ids)
         if generator is not None:  # another engine draws as it likes: for each process from a stream of its own
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
             generator = torch.Generator(generator.device).manual_seed(seed + world.rank())
         if not own:
             return None
         given = encoded[own.start : own.stop]
-        return self.engine.generate(speaker, given, self.max_new_tokens, sampler.of_rows(own), generator, self.stop_ids)
+        return engine.generate(speaker, given, self.max_new_tokens, sampler.of_rows(own), generator, self.stop_ids)
 
     def _attributed(self, rollout: Rollout, speaker: PolicyModel, prompts: Sequence[str], own: range) -> SAPairs:
         pairs = self.builder.build(rollout, speaker, prompts[own.start : own.stop])

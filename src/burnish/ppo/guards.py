@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from burnish.config.rollout_config import ServedRollout
 from burnish.errors import DivergedError
 from burnish.sa_pairs.table import SAPairs
 
@@ -49,16 +50,23 @@ class RunawayGuard:
 
 
 class SamplerGapGuard:
-    """In half precision decoding and a training pass round differently: stops where they differ by more than the format
-    explains, and warns once where they drift apart. `gap` is the mean distance of their log-probabilities.
+    """In half precision decoding and a training pass round differently, and a server has numbers of its own: stops
+    where they differ by more than the format explains, and warns once where they drift apart. `gap` is the mean
+    distance of their log-probabilities.
     """
 
     # Logits are of the order of 20, and the format rounds them by up to 2^-4 (bfloat16) or 2^-7 (float16).
     LIMITS: ClassVar = {torch.bfloat16: 0.2, torch.float16: 0.03}
+    SERVED_FLOAT32 = 0.01  # 3e-5 was seen; an adapter that is one step old is further away
     GROWTH = 3.0
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.limit = self.LIMITS.get(dtype, math.inf)
+    def __init__(self, dtype: torch.dtype, rollout: ServedRollout | None = None) -> None:
+        if rollout is None:
+            self.limit = self.LIMITS.get(dtype, math.inf)
+            self.advice = "Set dtype: float32, or look for what differs between the two"
+        else:
+            self.limit = rollout.max_gap or self.LIMITS.get(dtype, self.SERVED_FLOAT32)
+            self.advice = "Look at what the rollout server serves, and in which format; rollout.max_gap is the limit"
         self.first_gap: float | None = None
 
     def check(self, gap: float | None) -> None:
@@ -67,8 +75,7 @@ class SamplerGapGuard:
         if gap > self.limit:
             raise DivergedError(
                 f"sampling and training disagree: their log-probabilities differ by {gap:.2g} on average, which the "
-                f"number format does not explain (limit {self.limit:g}). Set dtype: float32, or look for what differs "
-                "between the two"
+                f"number format does not explain (limit {self.limit:g}). {self.advice}"
             )
         if self.first_gap is None:
             self.first_gap = gap

@@ -91,10 +91,17 @@ METRICS: dict[str, Metric] = {
         "grows; the run stops if ratios are off by 1e-4 on average (bfloat16: 0.12, float16: 0.015)",
     ),
     "sampler_gap": Metric(
-        "In half precision: mean distance of a token's log-probability as decoding and as a training pass round it. "
-        "Updates use the training pass's.",
-        "about 0.03 in bfloat16, 0.003 in float16",
-        "grows: the two drift apart; the run stops at 0.2 and 0.03",
+        "In half precision, or with rollouts from a server: mean distance of a token's log-probability as the sampler "
+        "and as a training pass have it. Updates use the training pass's.",
+        "about 0.03 in bfloat16, 0.003 in float16, below 1e-4 from a server in float32",
+        "grows: the two drift apart; the run stops at 0.2 and 0.03 (a server in float32: 0.01), or at "
+        "`rollout.max_gap`",
+    ),
+    "weight_cut": Metric(
+        "With rollouts from a server: share of tokens whose weight, training's probability over the server's, was "
+        "bounded (`rollout.correction`).",
+        "below 0.01",
+        "above 0.1: server and training differ too much; look at `sampler_gap`",
     ),
     "clip_fraction": Metric(
         "Share of tokens whose ratio left the clip range.", "0.02-0.3", "above 0.5: lower learning_rate or epochs"

@@ -86,6 +86,7 @@ class ModelTrainer:
             config.dual_clip,
             config.aggregate,
             config.max_new_tokens,
+            config.rollout,
         )
         first_ratio_errors = [0.0]
 

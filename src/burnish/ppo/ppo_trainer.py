@@ -56,6 +56,7 @@ from burnish.processes import world
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rollout.rollout import Engine
 from burnish.rollout.sampling import Sampler
+from burnish.rollout.vllm import VllmEngine
 from burnish.runs.checkpoints import State
 from burnish.runs.run import GIVEN, Run
 from burnish.sa_pairs.table import SAPairs
@@ -67,8 +68,8 @@ class PPOTrainer:
     `reward` overrides config.reward with a function f(prompts, responses) -> list (or with a third parameter `tokens`,
     for rewards per token), or a RewardModel. `model` and `tokenizer` override config.model_name with ready-made ones.
     `estimator` computes advantages without a critic, instead of config.baseline. Where no critic is needed, no value
-    model is built, trained or saved. `engine` generates instead of the local decoder. `encoder` has read the prompts
-    already.
+    model is built, trained or saved. `engine` generates instead of the local decoder, and instead of config.rollout.
+    `encoder` has read the prompts already.
     """
 
     def __init__(
@@ -128,7 +129,12 @@ class PPOTrainer:
         self.model_trainer = ModelTrainer(self.policy, self.value_model, config, self.clock)
         self.runaway_guard = RunawayGuard(config.max_kl)
         self.constant_reward_guard = ConstantRewardGuard()
-        self.sampler_gap_guard = SamplerGapGuard(self.base.head.dtype)
+        self.sampler_gap_guard = SamplerGapGuard(self.base.head.dtype, config.rollout)
+        self.server = (
+            VllmEngine(config.rollout, config.model_name, self.sampler_gap_guard.limit)
+            if config.rollout is not None and engine is None
+            else None
+        )
         self.step = 0
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
 
@@ -217,7 +223,9 @@ class PPOTrainer:
         """
         started = self._begin_step(prompts)
 
-        sa_pairs, texts = self.generator.generate_sequences(prompts, self.sampling_generator)  # 1 rollout
+        sa_pairs, texts = self.generator.generate_sequences(  # 1 rollout
+            prompts, self.sampling_generator, engine=self.server
+        )
         rewards = self.reward_computer.compute_rewards(prompts, texts, sa_pairs)  # 2 score
         prompts, texts, sa_pairs, rewards = only_scored(prompts, texts, sa_pairs, rewards)
         sa_pairs = self.kl_divergence.add_kl_to_sa_pairs(sa_pairs)  # 3 KL to the reference
@@ -310,6 +318,8 @@ class PPOTrainer:
     ) -> list[dict[str, Any]]:
         """Runs the configured steps and gives their results. Which prompts a step takes follows from (seed, step)."""
         self.generator.agree_on_invocation(prompts)  # every prompt is checked before any long work
+        if self.server is not None:
+            self.server.check(self.policy)
         if needs := self.config.needs_references:
             require_references(prompts, needs)
         if self.config.value_reads_reference:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from burnish.config.rollout_config import ServedRollout
 from burnish.maths import (
     approx_kl,
     cispo_loss,
     dppo_keeps,
     policy_ratio,
     ppo_clip_loss,
+    sampler_weights,
     sequence_ratio,
     value_mse_loss,
 )
@@ -39,6 +41,8 @@ class PolicyLoss:
     aggregate: str = "tokens"
     longest: int = 1
     """Response length that a `constant` aggregate divides by."""
+    served: ServedRollout | None = None
+    """How tokens that a server sampled are weighed against what training makes of them. None: not at all."""
 
     def __call__(
         self, pairs: SAPairs, logprob: Tensor, kl: Tensor | None = None, entropy: Tensor | None = None
@@ -48,6 +52,9 @@ class PolicyLoss:
         advantage = (pairs["advantage"] - self.mean) * self.scale
         ratio = policy_ratio(logprob, old_logprob)
         loss, held = self._bounded(logprob, old_logprob, ratio, advantage, mask)
+        weight = self._sampler_weights(pairs)
+        if weight is not None:
+            loss = loss * weight
         if kl is not None:
             loss = loss + self.kl_coef * self.scale * kl
         if entropy is not None:
@@ -61,7 +68,17 @@ class PolicyLoss:
                 "clip_fraction": ((held & mask).sum(), num_tokens),
                 "approx_kl": (approx_kl(logprob, old_logprob, mask) * num_tokens, num_tokens),
             }
+            if weight is not None:
+                cut = weight != policy_ratio(old_logprob, pairs["sampler_logprob"])
+                statistics["weight_cut"] = ((cut & mask).sum(), num_tokens)
         return loss, statistics
+
+    def _sampler_weights(self, pairs: SAPairs) -> Tensor | None:
+        """What each token counts for, where another engine sampled it.  [B, T]"""
+        if self.served is None or not pairs.has("sampler_logprob"):
+            return None
+        how, largest = self.served.correction, self.served.largest_weight
+        return sampler_weights(pairs["logprob"], pairs["sampler_logprob"], how, largest)
 
     def _bounded(
         self, logprob: Tensor, old_logprob: Tensor, ratio: Tensor, advantage: Tensor, mask: Tensor

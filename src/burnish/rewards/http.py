@@ -9,7 +9,7 @@ from pydantic import Field
 
 from burnish.errors import RewardFailedError
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
-from burnish.rewards.service import Address, Service
+from burnish.services.service import Address, Service
 
 RETRY_SECONDS = 2.0
 

@@ -18,12 +18,11 @@ from burnish.rewards.grades import expected_worth, grade_in, letter_in
 from burnish.rewards.kept_answers import KeptAnswers
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rewards.rules import check_references
-from burnish.rewards.service import SECRETS, Address, Service, ServiceError
+from burnish.services.patience import Patience
+from burnish.services.service import SECRETS, Address, Service, ServiceError
 from burnish.text import without_secrets
 
 TEXTS = Path(__file__).parent / "texts"
-FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0  # seconds between two tries
-AGAIN = (408, 409, 425, 429)  # and 5xx: ask again later
 ABOUT_THE_QUESTION = (400, 413, 422)  # too long, or not allowed: the next one may be answered
 TOP_LOGPROBS = 20
 
@@ -140,8 +139,7 @@ class ApiJudge:
         self._start_answers = start_answers
         self._costs = {"calls": 0, "tokens": 0}
         self._lock = threading.Lock()
-        self._given_up = threading.Event()
-        self._why: BaseException | None = None
+        self._patience = Patience(part.retries)
 
     def keep_answers(self, file: Path) -> None:
         self.answers.keep_in(file)
@@ -153,8 +151,7 @@ class ApiJudge:
 
     def __call__(self, prompts: Sequence[str], responses: Sequence[str]) -> list[float | RewardFailedError]:
         questions = [self._questions(*row) for row in zip(prompts, responses, self._others(prompts), strict=True)]
-        self._given_up.clear()
-        self._why = None
+        self._patience = Patience(self.part.retries)
         texts = list(dict.fromkeys(text for own in questions for text, _ in own))
         with ThreadPoolExecutor(self.part.at_once) as pool:
             said = dict(zip(texts, pool.map(self._verdict, texts), strict=True))
@@ -199,34 +196,26 @@ class ApiJudge:
         except RewardFailedError as error:  # about this response alone
             return error
         except BaseException as error:
-            self._why = self._why or error
-            self._given_up.set()
+            self._patience.give_up(error)
             raise
         self.answers.put(question, score)
         return score
 
     def _ask(self, body: Mapping[str, Any]) -> Any:
         """Again and again, as long as that may help. A service that stays away ends the run, which can be resumed."""
-        for attempt in range(self.part.retries + 1):
-            if self._why is not None:
-                raise self._why
-            try:
-                answer = self.service.ask(body)
-            except ServiceError as error:
-                failure = error
-                if error.status in ABOUT_THE_QUESTION:
-                    raise
-                if error.status is not None and error.status < 500 and error.status not in AGAIN:
-                    raise InputError(str(error)) from None
-                if attempt < self.part.retries:
-                    self._given_up.wait(min(error.retry_after or FIRST_WAIT * 2**attempt, LONGEST_WAIT))
-                continue
-            self._count(answer)
-            return answer
-        raise InputError(
-            f"{failure}, and so it did when asked {self.part.retries} times more. What it has judged is kept; resume "
-            "when it is back"
-        )
+        try:
+            answer = self._patience.ask(lambda _: self.service.ask(body))
+        except ServiceError as error:
+            if error.status in ABOUT_THE_QUESTION:
+                raise
+            if not error.may_pass:
+                raise InputError(str(error)) from None
+            raise InputError(
+                f"{error}, and so it did when asked {self.part.retries} times more. What it has judged is kept; resume "
+                "when it is back"
+            ) from None
+        self._count(answer)
+        return answer
 
     def _count(self, answer: Any) -> None:
         usage = answer.get("usage") if isinstance(answer, dict) else None

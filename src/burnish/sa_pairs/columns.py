@@ -21,7 +21,8 @@ COLUMNS: dict[str, Column] = {
     ),
     "sampler_logprob": Column(
         "logprob_sampler",
-        "in half precision: the same as decoding rounded it; `logprob_policy` is then that of a training pass",
+        "in half precision, or from a server: the same as the sampler had it; `logprob_policy` is then a training "
+        "pass's",
         "SequenceGenerator.generate_sequences",
     ),
     "ref_logprob": Column(

@@ -31,6 +31,7 @@ from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
 from burnish.processes import world
 from burnish.rewards.part import RewardFunction
+from burnish.rollout.server import HELLO, servers_of
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import JUDGEMENTS, Run
 from burnish.runs.same_run import fingerprint_of_files
@@ -66,6 +67,9 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
         memory = trainer.memory_report(prompts.everything)
         console.print(terminal.data_table(data_summary(prompts, work.encoder, config.max_new_tokens)))
         _announce(console, trainer, prompts, run, memory)
+        if trainer.server is not None:
+            with terminal.busy(console, "the rollout server answers a probe"):
+                trainer.server.check(trainer.policy)
         trained = [updates.role for updates in trainer.model_trainer.updates.values()]
         identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
         second = second_reward(trainer, config)  # before random numbers are restored: its adapter may draw some
@@ -75,6 +79,12 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
         step = saving.begin(trainer.sound_state, trainer.restore, identity, beginning.from_step)
         if step:
             console.print(f"Resuming after step {step} of {config.steps}.", highlight=False)
+            if trainer.server is not None:
+                console.print(
+                    "The state is exactly that of the checkpoint; the responses from here on are the server's, which "
+                    "need not be those that it gave before.",
+                    highlight=False,
+                )
 
         before = _start(console, trainer, config, run, prompts.held_out, second)
         _train(console, trainer, config, prompts, run, saving)
@@ -198,8 +208,8 @@ def _keep_responses(error: DivergedError, trainer: PPOTrainer, run: Run, prompts
 
 
 def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path | None = None) -> None:
-    """Rewards, tracker and number of prompts, while nothing has been spent. `not_yet` is the folder of a pipeline whose
-    reward model is still to come.
+    """Rewards, tracker, rollout server and number of prompts, while nothing has been spent. `not_yet` is the folder of
+    a pipeline whose reward model is still to come; its server may be too.
     """
     check_tracker(config.tracker)
     functions = check_rewards(config, not_yet)
@@ -209,6 +219,9 @@ def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path
     for function in functions:
         if function is not None:
             _try_out(function, prompts.train)
+    if config.rollout is not None and not_yet is None:
+        for server in servers_of(config.rollout):
+            server.greet(config.rollout.model or config.model_name, HELLO)
     if needs := config.needs_references:
         require_references(prompts.train, needs)
     each, needed = config.responses_per_prompt, config.prompts_per_step
@@ -242,6 +255,8 @@ def _announce(
         f"Run folder: {plain(str(run.folder))}",
         highlight=False,
     )
+    if config.rollout is not None:
+        console.print(plain(f"Responses come from {', '.join(config.rollout.urls)}."), highlight=False)
     terminal.print_start(console, trainer.base.identity.merged)
     decoder = trainer.base.decoder
     if not decoder.shares_trunk:

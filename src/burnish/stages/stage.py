@@ -17,6 +17,7 @@ from burnish.config.stage_configs import RewardModelConfig, RunConfig, SFTConfig
 from burnish.data import Split, load_split, prompts_of
 from burnish.processes import world
 from burnish.rewards.part import RewardFunction, Workshop
+from burnish.rollout.server import servers_of
 from burnish.runs.run import Run
 from burnish.runs.same_run import changes_since
 from burnish.runs.saving import say_finished
@@ -125,9 +126,12 @@ def _check_start(config: RewardModelConfig | TrainConfig, not_yet: Path | None) 
 
 
 def _check_start_and_rewards(config: TrainConfig, not_yet: Path | None) -> None:
-    """And the rewards that training and verdict ask: a file, folder, rule or token that is not there."""
+    """And the rewards that training and verdict ask: a file, folder, rule or token that is not there. And the rollout
+    server's token."""
     _check_start(config, not_yet)
     check_rewards(config, not_yet)
+    if config.rollout is not None:
+        servers_of(config.rollout)
 
 
 def check_rewards(config: TrainConfig, not_yet: Path | None = None) -> list[RewardFunction | None]:

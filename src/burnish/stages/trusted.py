@@ -36,6 +36,8 @@ def all_deeds(config: ModelConfig, folder: Path) -> Iterator[str]:
     yield from model_deeds(config)
     yield from data_deeds(config, folder)
     yield from reward_deeds(config)
+    if isinstance(config, TrainConfig) and config.rollout is not None:
+        yield from config.rollout.deeds()
     if isinstance(config, TrainConfig) and config.tracker:
         yield f"start the tracker {config.tracker} and give it all settings and metrics"
 

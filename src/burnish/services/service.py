@@ -1,4 +1,4 @@
-"""A service on the network, asked safely: by rewards of kind http and judge.
+"""A service on the network, asked safely: by rewards of kind http and judge, and for rollouts.
 
 Its address comes from the local config alone and holds no secret; no redirect is followed, nothing waits forever.
 """
@@ -26,6 +26,7 @@ from burnish.text import secret_variables, visible, without_secrets
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 10 * 2**20
 MAX_COMPLAINT_BYTES = 2000
+AGAIN = (408, 409, 425, 429)  # and 5xx: ask again later
 # Names under which secrets travel in an address.
 SECRETS = {"key", "apikey", "accesskey", "token", "accesstoken", "authtoken", "secret", "clientsecret", "password"}
 SECRETS |= {"passwd", "pwd", "auth", "authorization", "sig", "signature", "credential", "credentials", "code"}
@@ -39,6 +40,11 @@ class ServiceError(RewardFailedError):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
+
+    @property
+    def may_pass(self) -> bool:
+        """Too busy, broken, or not there: asking again may help."""
+        return self.status is None or self.status >= 500 or self.status in AGAIN
 
 
 def _without_secrets(url: str) -> str:
@@ -63,31 +69,38 @@ Address = Annotated[str, AfterValidator(_without_secrets)]
 
 
 class Service:
-    """One address. `seconds` are for a whole question and its answer, `token_env` names what holds its key."""
+    """One address. `seconds` are for a whole question and its answer, `token_env` names what holds its key, `name` is
+    what errors call it."""
 
-    def __init__(self, url: str, seconds: float = 30.0, token_env: str | None = None) -> None:
+    def __init__(
+        self, url: str, seconds: float = 30.0, token_env: str | None = None, name: str = "reward service"
+    ) -> None:
         self.url = url
+        self.name = f"the {name} {url}"
         self.seconds = seconds
         self.address = urlsplit(url)
         self.headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if token_env is not None:
             token = os.environ.get(token_env, "").strip()
             if not token or not token.isprintable() or not token.isascii():
-                raise InputError(f"the reward service {url} needs its token in the environment variable {token_env}")
+                raise InputError(f"{self.name} needs its token in the environment variable {token_env}")
             secret_variables.add(token_env)
             self.headers["Authorization"] = f"Bearer {token}"
 
     def ask(self, question: Any) -> Any:
         """Sends JSON, gives the JSON that comes back."""
-        try:
-            content = self._post(json.dumps(question).encode())
-        except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
-            raise ServiceError(f"the reward service {self.url} failed: {reason}") from None
+        content = self.tell(question)
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
-            raise RewardFailedError(f"the reward service {self.url} did not answer in JSON") from None
+            raise RewardFailedError(f"{self.name} did not answer in JSON") from None
+
+    def tell(self, what: Any) -> bytes:
+        """Sends JSON, gives whatever comes back."""
+        try:
+            return self._post(json.dumps(what).encode())
+        except (OSError, http.client.HTTPException) as error:
+            raise ServiceError(f"{self.name} failed: {str(error) or type(error).__name__}") from None
 
     def _post(self, body: bytes) -> bytes:
         started = time.monotonic()
@@ -96,7 +109,7 @@ class Service:
         deadline = threading.Timer(self.seconds - (time.monotonic() - started), _hang_up, [connection.sock])
         deadline.daemon = True
         deadline.start()
-        late = ServiceError(f"the reward service {self.url} took more than {self.seconds:g} s")
+        late = ServiceError(f"{self.name} took more than {self.seconds:g} s")
         try:
             content = self._exchange(connection, body)
         except (OSError, http.client.HTTPException, RewardFailedError):
@@ -118,16 +131,16 @@ class Service:
             raise self._refusal(answer)
         content = answer.read(MAX_ANSWER_BYTES + 1)
         if len(content) > MAX_ANSWER_BYTES:
-            raise InputError(f"the reward service {self.url} answered more than {MAX_ANSWER_BYTES >> 20} MB")
+            raise InputError(f"{self.name} answered more than {MAX_ANSWER_BYTES >> 20} MB")
         if answer.length:  # what was announced and did not come
-            raise ServiceError(f"the reward service {self.url} hung up in the middle of its answer")
+            raise ServiceError(f"{self.name} hung up in the middle of its answer")
         return content
 
     def _refusal(self, answer: http.client.HTTPResponse) -> ServiceError:
         moved = " (redirects are not followed)" if 300 <= answer.status < 400 else ""
         said = visible(without_secrets(answer.read(MAX_COMPLAINT_BYTES).decode(errors="replace"))).strip()
         more = f": {' '.join(said.split())[:300]}" if said else ""
-        message = f"the reward service {self.url} answered {answer.status} {answer.reason}{moved}{more}"
+        message = f"{self.name} answered {answer.status} {answer.reason}{moved}{more}"
         return ServiceError(message, answer.status, _seconds_until(answer.headers.get("Retry-After")))
 
     def _connect(self) -> http.client.HTTPConnection:
@@ -139,7 +152,7 @@ class Service:
         peer = ipaddress.ip_address(connection.sock.getpeername()[0].partition("%")[0])
         if (getattr(peer, "ipv4_mapped", None) or peer).is_link_local:  # where clouds keep their credentials
             connection.close()
-            raise InputError(f"the reward service {self.url} is at the link-local address {peer}, which is refused")
+            raise InputError(f"{self.name} is at the link-local address {peer}, which is refused")
         return connection
 
 

@@ -1,0 +1,1 @@
+"""Services on the network: rewards, judges, and servers that generate."""
