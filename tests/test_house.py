@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "burnish"
 # From the ground up: a room may know those before it, and itself.
 ROOMS = """errors text maths data rewards config sa_pairs runs decoder base_setup models rollout ppo evaluation
-supervised show stages cli""".split()
+supervised show stages page cli""".split()
 MODULES = [f for f in PACKAGE.rglob("*.py") if f.name != "__init__.py"]
 
 

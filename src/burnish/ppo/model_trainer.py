@@ -41,6 +41,7 @@ class ModelTrainer:
             rate = config.value_learning_rate
             self.updates["value"] = Updates(value_model, config, rate, config.max_grad_norm, ADVICE)
         self.metrics: dict[str, float] = {}
+        self._last_pass: dict[int, tuple[Tensor, Tensor]] = {}  # by response: ratio and clipped of each token
         self.order = torch.Generator().manual_seed(config.seed)
 
     def set_learning_rates(self, factor: float) -> None:
@@ -87,6 +88,7 @@ class ModelTrainer:
             config.max_new_tokens,
         )
         first_ratio_errors = [0.0]
+        self._last_pass = {}
 
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Sums]:
             states = self.policy.states(pairs)
@@ -96,11 +98,27 @@ class ModelTrainer:
                 first_ratio_errors.append(self._check_first_ratio(pairs, logprob.detach()))
             kl = self._kl_in_loss(pairs, logprob, states)
             entropy = self.policy.entropy(pairs, states) if config.entropy_coef else None
+            ratio, clipped = policy_loss.reached(pairs, logprob.detach())
+            self._last_pass |= {number: (ratio[row], clipped[row]) for row, number in enumerate(pairs.numbers)}
             return policy_loss(pairs, logprob, kl, entropy)
 
         metrics = self._train("policy", buffer, loss_of, config.epochs, policy_loss.weight_of, config.target_kl_stop)
         self.metrics |= metrics | {"first_ratio_error": max(first_ratio_errors)}
         return self.metrics["policy_loss"]
+
+    def add_ratios(self, sa_pairs: SAPairs) -> SAPairs:
+        """What the last pass over each response found: the ratio of every token, and whether it was clipped. Without a
+        pass, as in a warm-up step, the table stays as it is.
+        """
+        if not self._last_pass:
+            return sa_pairs
+        ratio, clipped = torch.ones_like(sa_pairs["logprob"]), torch.zeros_like(sa_pairs["logprob"])
+        for row, number in enumerate(sa_pairs.numbers):
+            if number in self._last_pass:  # target_kl_stop may have come before
+                own, bound = self._last_pass[number]
+                ratio[row, : len(own)], clipped[row, : len(own)] = own, bound.float()
+        self._last_pass = {}
+        return sa_pairs.with_columns(ratio=ratio, clipped=clipped)
 
     def _kl_in_loss(self, pairs: SAPairs, logprob: Tensor, states: Tensor) -> Tensor | None:
         """The KL to the reference as the loss charges it, with gradient  [B, T]; None where the reward alone does."""

@@ -13,6 +13,7 @@ answers.json     the most likely answers of base, start and tuned model to a few
 judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
 given.json       what was given from Python and no file has: a reward function, a model, ...
 start.json       what the held-out prompts were answered before training
+journal.jsonl    begun, resumed, warned, stopped, failed, finished, and when (journal.py); now.json: at work on what
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
 .lock            held by the process at work; the kernel lets go of it when the process ends, however it ends
