@@ -195,7 +195,7 @@ def test_one_prompt_is_followed_with_the_slider(browser, live):
     slider = browser.find_element("id", "step")
     slider.send_keys(Keys.HOME)
     until(lambda: text_of(browser, "output[for=step]") != last)
-    shown = [own for own in browser.find_elements("css selector", "[data-version]") if own.is_displayed()]
+    shown = [own for own in browser.find_elements("css selector", "[data-answer]") if own.is_displayed()]
     assert len(shown) == 1
     assert shown[0].find_elements("css selector", "ins, del") == []  # the first answer against itself
     nothing_broke(browser, 1280)

@@ -62,7 +62,7 @@ SHADE_WORDS = ("label", "meaning", "above", "below")
 
 
 def label_of(column: str) -> str:
-    return {"ratio": "ratio (log)"}.get(column, COLUMN_NAMES.get(column, column))
+    return {"ratio": "ratio", "kl": "KL"}.get(column) or COLUMN_NAMES[column]
 
 
 def _columns() -> dict[str, tuple[str, str]]:

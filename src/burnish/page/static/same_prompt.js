@@ -3,9 +3,9 @@
 function show() {
   const slider = document.getElementById("step");
   if (!slider) return;
-  const versions = document.querySelectorAll("[data-version]");
-  versions.forEach((version, place) => { version.hidden = place !== Number(slider.value); });
-  document.querySelector("output[for=step]").textContent = versions[slider.value]?.dataset.label ?? "";
+  const answers = document.querySelectorAll("[data-answer]");
+  answers.forEach((answer, place) => { answer.hidden = place !== Number(slider.value); });
+  document.querySelector("output[for=step]").textContent = answers[slider.value]?.dataset.label ?? "";
 }
 
 document.addEventListener("input", (event) => { if (event.target.id === "step") show(); });
