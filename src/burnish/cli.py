@@ -207,8 +207,9 @@ def page(
     ] = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in, with the token")] = "127.0.0.1",
     open_browser: Annotated[bool, typer.Option("--open", help="also open it in the browser")] = False,
+    judge: Annotated[str | None, typer.Option(metavar="FILE", help="a file of prompts with answers to judge")] = None,
 ) -> None:
-    """A local web page over all runs: live curves, every response, credit per token, runs beside each other."""
+    """A local web page over all runs: live curves, every response, credit per token; judge answers, compare runs."""
     from importlib.util import find_spec
 
     from burnish.errors import InputError
@@ -217,7 +218,7 @@ def page(
         raise InputError("the page needs starlette and uvicorn; get them with: pip install 'burnish[page]'")
     from burnish.page.server import serve
 
-    serve(console, folder, host, port, open_browser)
+    serve(console, folder, host, port, open_browser, judge)
 
 
 @app.command()

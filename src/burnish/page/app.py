@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from burnish.errors import BurnishError, LockedError
-from burnish.page import compare, credit, one_run, overview, rollouts, same_prompt
+from burnish.page import compare, credit, judge, one_run, overview, rollouts, same_prompt
 from burnish.page.access import Access, Guard
 from burnish.page.library import Library, NoSuchRunError
 from burnish.page.view import Action, Asked, Data, Looks, View
@@ -30,9 +30,10 @@ VIEWS: tuple[View, ...] = (
     rollouts.VIEW,
     same_prompt.VIEW,
     credit.VIEW,
+    judge.VIEW,
     compare.VIEW,
 )
-ACTIONS: tuple[Action, ...] = (one_run.STOP,)
+ACTIONS: tuple[Action, ...] = (one_run.STOP, judge.JUDGE)
 
 MOST_LISTENERS = 400
 LOOK_EVERY = 1.0  # seconds between looks at whether something is new
@@ -42,15 +43,18 @@ STATIC = Path(__file__).parent / "static"
 
 def application(library: Library, access: Access) -> ASGIApp:
     """The whole page over the runs of a library."""
-    looks = Looks(VIEWS)
+    views, actions = VIEWS, ACTIONS
+    if library.labelled is not None:
+        views, actions = (*views, judge.LABEL), (*actions, judge.SAY)
+    looks = Looks(views)
     routes: list[Route | Mount] = [Mount("/static", StaticFiles(directory=STATIC))]
     routes += [Route("/api/events", _events(library)), Route("/api/events/{run:path}", _events(library))]
-    for view in VIEWS:
+    for view in views:
         routes += [
             Route(f"/api{view.address}", _as_json(view, library, looks)),
             Route(view.address, _as_html(view, library, looks, access)),
         ]
-    for action in ACTIONS:
+    for action in actions:
         routes += [
             Route(f"/api{action.address}", _acting(action, library, looks, as_json=True), methods=["POST"]),
             Route(action.address, _acting(action, library, looks, as_json=False), methods=["POST"]),

@@ -62,4 +62,4 @@ def _results(asked: Asked, names: list[str]) -> list[dict[str, Any]]:
     return [{"key": key, "values": [own.get(key) for own in columns]} for key in keys]
 
 
-VIEW = View("compare", "/compare", data)
+VIEW = View("compare", "/compare", data, page="Compare")

@@ -37,10 +37,12 @@ class NoSuchRunError(InputError):
 class Library:
     """Runs by their names: paths from the root. A name is looked up among those found, never joined to a path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, labelled: Path | None = None) -> None:
         if not root.is_dir():
             raise InputError(f"there is no folder {root}; runs are kept in runs/, unless you chose another run_dir")
         self.root = root.resolve()
+        self.labelled = labelled
+        """A file of answers that are to be judged."""
         self._lock = threading.Lock()
         self._found: dict[str, Run] = {}
         self._looked = -LOOKED_AGAIN

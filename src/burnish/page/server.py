@@ -12,6 +12,7 @@ from rich.console import Console
 from burnish.errors import InputError
 from burnish.page.access import Access
 from burnish.page.app import application
+from burnish.page.candidates import of_file
 from burnish.page.library import Library
 from burnish.text import plain
 
@@ -19,9 +20,16 @@ USUAL_PORT = 8765
 MOST_CONNECTIONS = 1000
 
 
-def serve(console: Console, folder: str, host: str, port: int | None, open_browser: bool) -> None:
-    """Prints the address, with its token, and serves the page there."""
-    library = Library(Path(folder))
+def serve(
+    console: Console, folder: str, host: str, port: int | None, open_browser: bool, labelled: str | None = None
+) -> None:
+    """Prints the address, with its token, and serves the page there. `labelled` is a file of answers to judge, which
+    may be there before any run.
+    """
+    if labelled is not None:
+        of_file(Path(labelled))  # now, not in the browser, it is told what is wrong with it
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    library = Library(Path(folder), None if labelled is None else Path(labelled).resolve())
     listening = _listen(host, port)
     access = Access(host, listening.getsockname()[1])
     address = f"http://{_shown_host(listening)}:{access.port}/?token={access.token}"

@@ -60,6 +60,8 @@ class View:
     """Title under which the pages of a run lead to it."""
     stages: tuple[str, ...] = ("ppo",)
     """Of runs that have the tab."""
+    page: str = ""
+    """Title under which every page leads to it."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class Looks:
     def render(self, template: str, data: Data, **more: Any) -> str:
         """The page `template` of what a view gives, and of what any page shows."""
         tabs = [(view, view.address.split("{")[0]) for view in self._views if view.tab]
-        shown = {"template": template.removesuffix(".html"), "tabs": tabs} | more
+        pages = [view for view in self._views if view.page]
+        shown = {"template": template.removesuffix(".html"), "tabs": tabs, "pages": pages} | more
         return self._environment.get_template(template).render(data | shown)
 
     def json(self, data: Data) -> bytes:

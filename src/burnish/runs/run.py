@@ -7,7 +7,8 @@ probes.jsonl     a few held-out prompts, answered before, during and after train
 adapters/        policy/ and value/, or sft/, or reward/, in peft's own format
 result.json      held-out measurement: written last, so a run that has it is complete
 verdict.json     what `burnish eval` found; credit.json: what `burnish credit` found
-choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
+choices.jsonl    what people said of answers; preferences.jsonl, scores.jsonl, demonstrations.jsonl: the same for the
+                 next reward model and the next SFT (said.py)
 report.html      what `burnish report` made of all that
 answers.json     the most likely answers of base, start and tuned model to a few held-out prompts
 judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
