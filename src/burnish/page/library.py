@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from burnish.errors import InputError
 from burnish.page.growing import GrowingFile, Metrics, last_rows, spread_points
-from burnish.runs.journal import JOURNAL, NOW, condition_of, doing_now
+from burnish.runs.journal import JOURNAL, NOW, Condition, condition_of, doing_now
 from burnish.runs.run import RESULTS, Run, step_of
 from burnish.stages.overview import outcome_of
 
@@ -26,6 +26,8 @@ LOOKED_AGAIN = 0.8  # seconds until the folder is looked through again
 KEPT_FILES = 24  # of the runs looked at last, what their logs say
 SPARK_POINTS = 48
 WATCHED = ("config.yaml", "metrics.jsonl", "samples.jsonl", "probes.jsonl", JOURNAL, NOW, *RESULTS)
+DAMAGE = (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading a file of a run may end in, if the file is not as burnish writes it."""
 Version = tuple[tuple[int, int, int] | None, ...]
 Growing = TypeVar("Growing", bound=GrowingFile)
 
@@ -88,7 +90,7 @@ class Library:
         if kept is None or kept[0] != version:
             kept = (version, _summary(run))
             self._summaries[name] = kept
-        condition = condition_of(run)
+        condition = _condition_of(run)
         now = {"state": condition.state, "why": condition.why}
         left = kept[1]["seconds_left"] if condition.state == "running" else None
         return {"run": name} | kept[1] | now | {"seconds_left": left}
@@ -100,7 +102,7 @@ class Library:
         kept = self._versions.get(name)
         if kept is None or time.monotonic() - kept[0] >= LOOKED_AGAIN:
             runs = self.runs().items() if name is None else [(name, self.run(name))]
-            seen = tuple((own, version_of(run), condition_of(run).state) for own, run in runs)
+            seen = tuple((own, version_of(run), _condition_of(run).state) for own, run in runs)
             kept = (time.monotonic(), hashlib.sha256(repr(seen).encode()).hexdigest()[:16])
             self._versions[name] = kept
         return kept[1]
@@ -144,6 +146,14 @@ def _runs_in(root: Path) -> list[tuple[str, Run]]:
     return sorted(found)
 
 
+def _condition_of(run: Run) -> Condition:
+    """A folder that came from elsewhere may hold anything."""
+    try:
+        return condition_of(run)
+    except (InputError, OSError) as error:
+        return Condition("stopped", str(error))
+
+
 def _summary(run: Run) -> dict[str, Any]:
     """A run that cannot be read says so; the others are still there to be seen."""
     try:
@@ -152,9 +162,10 @@ def _summary(run: Run) -> dict[str, Any]:
         metrics = run.path("metrics.jsonl")
         points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
         outcome = outcome_of(run)
-    except InputError as error:
+    except (*DAMAGE, OSError) as error:
+        told = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
         nothing = {"stage": None, "step": 0, "steps": None, "seconds_left": None, "curve": None, "points": []}
-        return nothing | {"last": None, "outcome": str(error), "begun": None, "changed": None}
+        return nothing | {"last": None, "outcome": told, "begun": None, "changed": None}
     step, last = (step_of(rows[-1]), rows[-1].get(curve)) if rows else (0, None)
     if isinstance(last, int | float) and math.isfinite(last) and points and points[-1][0] < step:
         points.append((step, float(last)))

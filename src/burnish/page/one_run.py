@@ -48,7 +48,7 @@ def data(asked: Asked) -> Data:
         "now": _now(run, condition),
         "phases": _phases(metrics),
         "memory": _memory(run, condition),
-        "log": last_rows(run.path(JOURNAL), LOG_BYTES)[-SHOWN_EVENTS:],
+        "log": _log(run),
         "resume": None if condition.state in ("running", "finished") else resume_line(run, settings),
         "settings": {key: value for key, value in settings.items() if value is not None},
     }
@@ -76,6 +76,14 @@ def so_far(run: Run, summary: dict[str, Any], metrics: Metrics) -> str:
             "no prompts were held out." if summary["state"] == "finished" else "it did not come to its end."
         )
     return f"{told}. {summary['outcome']}".strip()
+
+
+def _log(run: Run) -> list[dict[str, Any]]:
+    """The last events, whatever else their lines may hold."""
+    rows = last_rows(run.path(JOURNAL), LOG_BYTES)[-SHOWN_EVENTS:]
+    moments = [row["time"] if isinstance(row.get("time"), int | float) else None for row in rows]
+    texts = [{key: str(row.get(key, "")) for key in ("event", "text")} for row in rows]
+    return [{"time": moment} | text for moment, text in zip(moments, texts, strict=True)]
 
 
 def _now(run: Run, condition: Condition) -> dict[str, Any] | None:
