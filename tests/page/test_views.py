@@ -45,7 +45,7 @@ def sample(step, prompt, response, score, **more):
 def root(tmp_path_factory):
     """A run whose every text is hostile, its own name and settings among them; one of another stage; a plain one."""
     folder = tmp_path_factory.mktemp("views") / "runs"
-    settings = {"prompts": HOSTILE[0], "system_prompt": "\n".join(HOSTILE[:6]), "steps": 12}
+    settings = {"prompts": HOSTILE[0], "system_prompt": "\n".join(HOSTILE[:6]), "chat_template": True, "steps": 12}
     run = Run.new(folder, NAME).begin(TrainConfig(**settings))
     for step in range(1, 13):
         numbers = {name: 0.1 * step for name in METRICS if not name.startswith("reward_")}
@@ -104,6 +104,11 @@ def addresses(page):
 # ----------------------------------------------------------------------------------------- hostile and damaged files
 
 
+@pytest.fixture(scope="module")
+def looks():
+    return Looks(VIEWS)
+
+
 DAMAGES = {
     "config.yaml": ["", "[", "- a", "stage: nonsense", "steps: [1]"],
     "metrics.jsonl": ["[1]\n", '{"step": "x", "reward": 1}\n', '{"reward": 1, "reward_parts": 3}\n', "nonsense\n{}\n"],
@@ -119,14 +124,13 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize(("file", "content"), [(file, own) for file, all_of in DAMAGES.items() for own in all_of])
-def test_a_damaged_run_is_told_and_the_others_are_still_seen(tmp_path, file, content):
+def test_a_damaged_run_is_told_and_the_others_are_still_seen(tmp_path, looks, file, content):
     Run.new(tmp_path, "whole").begin(TrainConfig(prompts="p.txt")).log({"step": 1, "reward": 0.5})
     hurt = Run.new(tmp_path, "hurt").begin(TrainConfig(prompts="p.txt"))
     hurt.log({"step": 1, "reward": 0.5, "seconds": 1.0})
     hurt.append("samples.jsonl", sample(1, "p", "r", 1.0))
     (hurt.folder / file).write_text(content)
-    looks, library = Looks(VIEWS), Library(tmp_path)
-    told = {}
+    library, told = Library(tmp_path), {}
     for view in VIEWS:
         try:
             data = _seen(view, Asked(library, {"run": "hurt"}, {"run": ["whole", "hurt"]}))

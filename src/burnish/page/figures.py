@@ -26,7 +26,7 @@ MEANINGS = METRICS | {
 UNKNOWN = Metric("", "-", "-")
 
 
-def titles_of(stage: str) -> dict[str, tuple[str, str]]:
+def titles_of(stage: str | None) -> dict[str, tuple[str, str]]:
     """Title and unit of what is drawn of a stage's runs."""
     return CHARTS if stage == "ppo" else SUPERVISED
 

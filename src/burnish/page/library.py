@@ -28,7 +28,9 @@ SPARK_POINTS = 48
 WATCHED = ("config.yaml", "metrics.jsonl", "samples.jsonl", "probes.jsonl", JOURNAL, NOW, *RESULTS)
 DAMAGE = (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What reading a file of a run may end in, if the file is not as burnish writes it."""
-Version = tuple[tuple[int, int, int] | None, ...]
+Mark = tuple[int, int, int] | None
+"""Of a file: changes with it. None where there is none."""
+Version = tuple[Mark, ...]
 Growing = TypeVar("Growing", bound=GrowingFile)
 
 
@@ -48,6 +50,7 @@ class Library:
         self._looked = -LOOKED_AGAIN
         self._kept: OrderedDict[tuple[str, type], GrowingFile] = OrderedDict()
         self._summaries: dict[str, tuple[Version, dict[str, Any]]] = {}
+        self._settings: dict[str, tuple[Mark, dict[str, Any]]] = {}
         self._versions: dict[str | None, tuple[float, str]] = {}
 
     def runs(self) -> dict[str, Run]:
@@ -55,10 +58,10 @@ class Library:
             if time.monotonic() - self._looked >= LOOKED_AGAIN:
                 self._found = dict(_runs_in(self.root))
                 self._looked = time.monotonic()
-                for name in self._summaries.keys() - self._found.keys():
-                    del self._summaries[name]
-                for gone in self._versions.keys() - self._found.keys() - {None}:
-                    del self._versions[gone]
+                kept: tuple[dict[Any, Any], ...] = (self._summaries, self._settings, self._versions)
+                for own in kept:
+                    for gone in own.keys() - self._found.keys() - {None}:
+                        del own[gone]
             return self._found
 
     def run(self, name: str) -> Run:
@@ -81,6 +84,16 @@ class Library:
                 self._kept.popitem(last=False)
         kept.update()
         return kept  # type: ignore[return-value]
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """Those of a run's config, which takes long to parse."""
+        run = self.run(name)
+        mark = _mark(run.folder / "config.yaml")
+        kept = self._settings.get(name)
+        if kept is None or kept[0] != mark:
+            kept = (mark, run.settings)
+            self._settings[name] = kept
+        return kept[1]
 
     def summary(self, name: str) -> dict[str, Any]:
         """What a list of runs shows of one."""
@@ -113,7 +126,7 @@ def version_of(run: Run) -> Version:
     return tuple(map(_mark, (run.folder / name for name in WATCHED)))
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
+def _mark(path: Path) -> Mark:
     try:
         found = os.lstat(path)
     except OSError:
@@ -161,12 +174,13 @@ def _summary(run: Run) -> dict[str, Any]:
         curve = "reward" if stage == "ppo" else "loss"
         metrics = run.path("metrics.jsonl")
         points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
+        step = int(step_of(rows[-1])) if rows else 0
         outcome = outcome_of(run)
     except (*DAMAGE, OSError) as error:
         told = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
         nothing = {"stage": None, "step": 0, "steps": None, "seconds_left": None, "curve": None, "points": []}
         return nothing | {"last": None, "outcome": told, "begun": None, "changed": None}
-    step, last = (step_of(rows[-1]), rows[-1].get(curve)) if rows else (0, None)
+    last = rows[-1].get(curve) if rows else None
     if isinstance(last, int | float) and math.isfinite(last) and points and points[-1][0] < step:
         points.append((step, float(last)))
     now, changed = doing_now(run), _mark(run.folder / "metrics.jsonl")

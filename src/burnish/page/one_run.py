@@ -31,17 +31,16 @@ def data(asked: Asked) -> Data:
     library = asked.library
     run, summary = library.run(name), library.summary(name)
     metrics, condition = library.metrics(name), condition_of(run)
-    titles = titles_of(run.stage)
+    titles, settings = titles_of(summary["stage"]), library.settings(name)
     charts = [drawn for key, title in titles.items() if (drawn := figure(metrics, key, *title))]
     numbers = other_numbers(metrics, {*titles})
     verdict = run.read("verdict.json") if run.has("verdict.json") else None
-    settings = run.settings
     return summary | {
         "is_stopping": condition.is_stopping,
-        "sentence": verdict["sentence"] if verdict else so_far(run, summary, metrics),
+        "sentence": verdict["sentence"] if verdict else so_far(summary, metrics),
         "verdict": verdict and verdict["outcome"],
         "measures": [*comparison(verdict["start"], verdict["tuned"]), *who_won(verdict)] if verdict else [],
-        "earlier_stages": earlier_stages(run) if run.stage == "ppo" else [],
+        "earlier_stages": earlier_stages(run) if summary["stage"] == "ppo" else [],
         "alarms": [own["title"] for own in charts if own["alarm"]] + [own["metric"] for own in numbers if own["alarm"]],
         "charts": charts,
         "numbers": numbers,
@@ -54,12 +53,12 @@ def data(asked: Asked) -> Data:
     }
 
 
-def so_far(run: Run, summary: dict[str, Any], metrics: Metrics) -> str:
+def so_far(summary: dict[str, Any], metrics: Metrics) -> str:
     """How it stands, before there is a verdict."""
     points = metrics.series(summary["curve"] or "reward")
     if not points:
         return "No step is finished yet."
-    what, unit = ("reward", "step") if run.stage == "ppo" else ("loss", "update")
+    what, unit = ("reward", "step") if summary["stage"] == "ppo" else ("loss", "update")
     some = max(1, min(COMPARED_STEPS, len(points) // 2))
     first, last = (fmean(value for _, value in part) for part in (points[:some], points[-some:]))
     of = f" of {summary['steps']}" if summary["steps"] else ""
@@ -71,7 +70,7 @@ def so_far(run: Run, summary: dict[str, Any], metrics: Metrics) -> str:
     if summary["state"] == "running":
         left = f", about {span(summary['seconds_left'])} left" if summary["seconds_left"] else ""
         return f"So far. {told}{left}." + (" The verdict on held-out prompts comes at the end." if of else "")
-    if run.stage == "ppo":
+    if summary["stage"] == "ppo":
         return f"{told}. No verdict: " + (
             "no prompts were held out." if summary["state"] == "finished" else "it did not come to its end."
         )
@@ -117,7 +116,7 @@ def _memory(run: Run, condition: Condition) -> dict[str, Any]:
 
 def resume_line(run: Run, settings: dict[str, Any]) -> str | None:
     """For a person to copy. A run from Python that names no prompts goes on there."""
-    if run.stage == "ppo" and "prompts" not in settings:
+    if settings.keys() & {"reward", "prompts"} == {"reward"}:
         return None
     return f"burnish resume {shlex.quote(os.fspath(run.pipeline_folder or run.folder))}"
 
