@@ -97,7 +97,7 @@ def addresses(page):
     yield "/?text=%3Cscript%3E&sort=reward"
     yield "/compare?" + "&".join(f"run={name.replace('&', '%26').replace('/', '%2F')}" for name in names)
     for view in VIEWS:
-        if "{run:path}" in view.address:
+        if view.is_of_a_run:
             yield from (view.address.replace("{run:path}", name) for name in names)
 
 
@@ -267,7 +267,9 @@ def test_a_run_says_how_it_stands(root):
     expected = "After step 12 of 12: reward 0.3 to 1 (means of the first and the last 5 steps), KL 36 nats."
     assert shown["sentence"] == f"{expected} No verdict: it did not come to its end."
     assert seen(root, "one_run", run="plain")["sentence"] == f"Worth it: {HOSTILE[0]}"
-    assert seen(root, "one_run", run="sft")["sentence"].startswith("After update 8: loss 1.75 to 1.35")
+    # losses 1.9 ... 1.2: the first four have the mean 1.75, the last four 1.35
+    of_sft = "After update 8: loss 1.75 to 1.35 (means of the first and the last 4 updates)."
+    assert seen(root, "one_run", run="sft")["sentence"] == f"{of_sft} On held-out data: loss 2.00 to 1.20."
     assert shown["resume"].startswith("burnish resume '")
     assert seen(root, "one_run", run="plain")["resume"] is None
     assert [event["event"] for event in shown["log"]] == ["begun", "warning", "failed"]

@@ -44,7 +44,8 @@ def application(library: Library, access: Access) -> ASGIApp:
     """The whole page over the runs of a library."""
     looks = Looks(VIEWS)
     routes: list[Route | Mount] = [Mount("/static", StaticFiles(directory=STATIC))]
-    routes += [Route("/api/events", _events(library)), Route("/api/events/{run:path}", _events(library))]
+    events = _events(library)
+    routes += [Route("/api/events", events), Route("/api/events/{run:path}", events)]
     for view in VIEWS:
         routes += [
             Route(f"/api{view.address}", _as_json(view, library, looks)),

@@ -62,4 +62,4 @@ def _results(asked: Asked, summaries: list[dict[str, Any]]) -> list[dict[str, An
     return [{"key": key, "values": [own.get(key) for own in columns]} for key in keys]
 
 
-VIEW = View("compare", "/compare", data)
+VIEW = View("compare", "/compare", data, "Compare")

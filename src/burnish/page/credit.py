@@ -120,4 +120,4 @@ def _trust(run: Run, asked: Asked, name: str) -> str:
     return unmeasured_sentence(rows, os.path.relpath(run.folder))
 
 
-VIEW = View("credit", "/credit/{run:path}", data, tab="Credit")
+VIEW = View("credit", "/credit/{run:path}", data, "Credit")

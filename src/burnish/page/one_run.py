@@ -62,19 +62,18 @@ def so_far(summary: dict[str, Any], metrics: Metrics) -> str:
     some = max(1, min(COMPARED_STEPS, len(points) // 2))
     first, last = (fmean(value for _, value in part) for part in (points[:some], points[-some:]))
     of = f" of {summary['steps']}" if summary["steps"] else ""
-    count = "the first and the last" if some == 1 else f"the first and the last {some}"
-    told = f"After {unit} {summary['step']}{of}: {what} {first:z.3g} to {last:z.3g} (means of {count} {unit}s)"
-    told = told if len(points) > 1 else f"After {unit} {summary['step']}{of}: {what} {last:z.3g}"
+    means = f" (means of the first and the last {some} {unit}s)" if some > 1 else ""
+    change = f"{first:z.3g} to {last:z.3g}{means}" if len(points) > 1 else f"{last:z.3g}"
+    told = f"After {unit} {summary['step']}{of}: {what} {change}"
     if (kl := metrics.last("kl")) is not None:
         told += f", KL {kl:z.2g} nats"
     if summary["state"] == "running":
         left = f", about {span(summary['seconds_left'])} left" if summary["seconds_left"] else ""
-        return f"So far. {told}{left}." + (" The verdict on held-out prompts comes at the end." if of else "")
+        return f"So far. {told}{left}."
     if summary["stage"] == "ppo":
-        return f"{told}. No verdict: " + (
-            "no prompts were held out." if summary["state"] == "finished" else "it did not come to its end."
-        )
-    return f"{told}. {summary['outcome']}".strip()
+        why = "no prompts were held out" if summary["state"] == "finished" else "it did not come to its end"
+        return f"{told}. No verdict: {why}."
+    return f"{told}. On held-out data: {summary['outcome']}." if summary["outcome"] else f"{told}."
 
 
 def _log(run: Run) -> list[dict[str, Any]]:
@@ -131,5 +130,5 @@ def stop(asked: Asked) -> Data:
     return {"run": name, "asked": round(time.time(), 1)}
 
 
-VIEW = View("one_run", "/run/{run:path}", data, tab="Run", stages=("ppo", "reward", "sft"))
+VIEW = View("one_run", "/run/{run:path}", data, "Run", stages=("ppo", "reward", "sft"))
 STOP = Action("/stop/{run:path}", stop, lambda asked: f"/run/{quoted(asked.path['run'])}")
