@@ -85,6 +85,7 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["runs", "runs"], 0),
         (["diff", "runs/one", "runs/one"], 0),
         (["report", "runs/one"], 0),
+        (["page", "none"], 2),
         (["checkpoints", "runs/one"], 0),
         (["verify", "runs/one"], 0),
         (["resume", "runs/none"], 2),

@@ -10,7 +10,7 @@ import pytest
 
 from burnish.config import TrainConfig
 from burnish.errors import InputError
-from burnish.page import one_run, overview
+from burnish.page import one_run, overview, rollouts
 from burnish.page.growing import Metrics, last_rows, spread_points
 from burnish.page.library import KEPT_FILES, SPARK_POINTS, Library
 from burnish.page.view import Asked
@@ -65,6 +65,29 @@ def test_a_long_run_is_there_within_a_second_and_takes_little_memory(many):
     assert time.process_time() - started < 1.0
     assert all(len(line["points"]) <= 620 for chart in shown["charts"] for line in chart["lines"])
     assert sum(8 * len(column) for column in library.metrics("run-000").columns.values()) < 3e6
+
+
+def test_ten_thousand_responses_are_there_within_a_second(tmp_path):
+    run = Run.new(tmp_path, "run").begin(TrainConfig(prompts="p.txt"))
+    numbers = ", ".join("0.12345678901234" for _ in range(16))
+    tail = '"tokens": ["a"], ' + ", ".join(f'"column{n}": [{numbers}]' for n in range(10)) + "}\n"
+    with run.path("samples.jsonl").open("w") as out:
+        for n in range(2 * STEPS):
+            heading = {
+                "step": n // 2 + 1,
+                "prompt": f"prompt {n // 2 % 500}",
+                "response": f"word {n} " * 20,
+                "score": n / 9,
+            }
+            out.write(json.dumps(heading)[:-1] + ", " + tail)
+    library = Library(tmp_path)
+    started = time.process_time()
+    shown = rollouts.data(asked(library, run="run"))
+    assert time.process_time() - started < 1.0
+    assert (shown["kept"], shown["groups_found"], len(shown["groups"])) == (2 * STEPS, STEPS, 20)
+    started = time.process_time()
+    assert rollouts.data(asked(library, {"text": ["word 9998"]}, run="run"))["found"] == 1
+    assert time.process_time() - started < 1.0
 
 
 def test_logs_of_the_runs_looked_at_last_are_kept(tmp_path):

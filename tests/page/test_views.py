@@ -1,17 +1,20 @@
 """What the views show of run folders, and that the texts in them do nothing but stand there."""
 
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 
 from burnish.config import SFTConfig, TrainConfig
-from burnish.page.app import VIEWS
+from burnish.errors import InputError
+from burnish.page import overview
+from burnish.page.app import VIEWS, _seen
 from burnish.page.library import Library
 from burnish.page.rollouts import histogram
 from burnish.page.same_prompt import word_diff
-from burnish.page.view import Asked, address, span, sparkline
+from burnish.page.view import Asked, Looks, address, span, sparkline
 from burnish.ppo.meanings import METRICS
 from burnish.runs.journal import Journal
 from burnish.runs.run import Run
@@ -42,7 +45,7 @@ def sample(step, prompt, response, score, **more):
 def root(tmp_path_factory):
     """A run whose every text is hostile, its own name and settings among them; one of another stage; a plain one."""
     folder = tmp_path_factory.mktemp("views") / "runs"
-    settings = {"prompts": HOSTILE[0], "system_prompt": "\n".join(HOSTILE[:6]), "steps": 12}
+    settings = {"prompts": HOSTILE[0], "system_prompt": "\n".join(HOSTILE[:6]), "chat_template": True, "steps": 12}
     run = Run.new(folder, NAME).begin(TrainConfig(**settings))
     for step in range(1, 13):
         numbers = {name: 0.1 * step for name in METRICS if not name.startswith("reward_")}
@@ -94,8 +97,68 @@ def addresses(page):
     yield "/?text=%3Cscript%3E&sort=reward"
     yield "/compare?" + "&".join(f"run={name.replace('&', '%26').replace('/', '%2F')}" for name in names)
     for view in VIEWS:
-        if "{run:path}" in view.address:
+        if view.is_of_a_run:
             yield from (view.address.replace("{run:path}", name) for name in names)
+
+
+# ----------------------------------------------------------------------------------------- hostile and damaged files
+
+
+@pytest.fixture(scope="module")
+def looks():
+    return Looks(VIEWS)
+
+
+DAMAGES = {
+    "config.yaml": ["", "[", "- a", "stage: nonsense", "steps: [1]"],
+    "metrics.jsonl": ["[1]\n", '{"step": "x", "reward": 1}\n', '{"reward": 1, "reward_parts": 3}\n', "nonsense\n{}\n"],
+    "samples.jsonl": ["[]\n", "{}\n", '{"step": 1, "prompt": 2, "response": 3, "score": 1, "tokens": [4]}\n'],
+    "probes.jsonl": ["[]\n", "{}\n"],
+    "verdict.json": ["{}", "[]", "nonsense", '{"sentence": 1, "outcome": 2, "start": 3, "tuned": 4}'],
+    "result.json": ["[]", "nonsense"],
+    "journal.jsonl": ["[]\n", '{"event": []}\n', '{"event": "failed", "text": 3}\n'],
+    "credit.json": ["{}", "[]"],
+    "now.json": ["[]", "{}"],
+    ".lock": ["process", "\x00"],
+}
+
+
+@pytest.mark.parametrize(("file", "content"), [(file, own) for file, all_of in DAMAGES.items() for own in all_of])
+def test_a_damaged_run_is_told_and_the_others_are_still_seen(tmp_path, looks, file, content):
+    Run.new(tmp_path, "whole").begin(TrainConfig(prompts="p.txt")).log({"step": 1, "reward": 0.5})
+    hurt = Run.new(tmp_path, "hurt").begin(TrainConfig(prompts="p.txt"))
+    hurt.log({"step": 1, "reward": 0.5, "seconds": 1.0})
+    hurt.append("samples.jsonl", sample(1, "p", "r", 1.0))
+    (hurt.folder / file).write_text(content)
+    library, told = Library(tmp_path), {}
+    for view in VIEWS:
+        try:
+            data = _seen(view, Asked(library, {"run": "hurt"}, {"run": ["whole", "hurt"]}))
+        except InputError as error:
+            told[view.name] = str(error)
+        else:
+            looks.render(f"{view.name}.html", data, title="", version="", may_write=False)
+            json.loads(looks.json(data))
+    assert "overview" not in told
+    assert all("hurt" in sentence or "a run" in sentence for sentence in told.values())
+    rows = {row["run"]: row for row in overview.data(Asked(library, {}, {}))["runs"]}
+    assert rows["whole"]["last"] == 0.5
+    assert set(rows) == {"whole", "hurt"}
+
+
+@pytest.mark.parametrize("file", [".lock", "result.json", "config.yaml", "journal.jsonl", "verdict.json"])
+def test_a_run_with_a_link_in_it_is_told_and_the_others_are_still_seen(tmp_path, file):
+    Run.new(tmp_path, "whole").begin(TrainConfig(prompts="p.txt"))
+    hurt = Run.new(tmp_path, "hurt").begin(TrainConfig(prompts="p.txt"))
+    (tmp_path / "secret").write_text("stage: ppo\nsystem_prompt: the-secret\n")
+    (hurt.folder / file).unlink(missing_ok=True)
+    os.symlink(tmp_path / "secret", hurt.folder / file)
+    with served(tmp_path) as page:
+        for view in ("run", "rollouts", "credit", "same-prompt"):
+            answer = page.ask(f"/api/{view}/hurt")
+            assert "the-secret" not in answer.text
+            assert answer.status in (200, 404, 422)
+        assert page.ask("/api/").json["total"] >= 1
 
 
 # -------------------------------------------------------------------------------------------------- hostile texts
@@ -204,7 +267,9 @@ def test_a_run_says_how_it_stands(root):
     expected = "After step 12 of 12: reward 0.3 to 1 (means of the first and the last 5 steps), KL 36 nats."
     assert shown["sentence"] == f"{expected} No verdict: it did not come to its end."
     assert seen(root, "one_run", run="plain")["sentence"] == f"Worth it: {HOSTILE[0]}"
-    assert seen(root, "one_run", run="sft")["sentence"].startswith("After update 8: loss 1.75 to 1.35")
+    # losses 1.9 ... 1.2: the first four have the mean 1.75, the last four 1.35
+    of_sft = "After update 8: loss 1.75 to 1.35 (means of the first and the last 4 updates)."
+    assert seen(root, "one_run", run="sft")["sentence"] == f"{of_sft} On held-out data: loss 2.00 to 1.20."
     assert shown["resume"].startswith("burnish resume '")
     assert seen(root, "one_run", run="plain")["resume"] is None
     assert [event["event"] for event in shown["log"]] == ["begun", "warning", "failed"]

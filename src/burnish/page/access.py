@@ -13,7 +13,6 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -96,12 +95,10 @@ class Access:
         given = []
         if headers.get("authorization", "").startswith("Bearer "):
             given.append(headers["authorization"].removeprefix("Bearer "))
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            cookies = SimpleCookie()
-        if self.cookie in cookies:
-            given.append(cookies[self.cookie].value)
+        for cookie in headers.get("cookie", "").split(";"):  # other servers of this machine set theirs, of any form
+            name, _, value = cookie.strip().partition("=")
+            if name == self.cookie:
+                given.append(value)
         return any(self.is_token(text) for text in given)
 
     def is_token(self, text: str) -> bool:

@@ -18,10 +18,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from burnish.errors import BurnishError, LockedError
+from burnish.errors import BurnishError, InputError, LockedError
 from burnish.page import compare, credit, judge, one_run, overview, rollouts, same_prompt
 from burnish.page.access import Access, Guard
-from burnish.page.library import Library, NoSuchRunError
+from burnish.page.library import DAMAGE, Library, NoSuchRunError
 from burnish.page.view import Action, Asked, Data, Looks, View
 
 VIEWS: tuple[View, ...] = (
@@ -48,7 +48,8 @@ def application(library: Library, access: Access) -> ASGIApp:
         views, actions = (*views, judge.LABEL), (*actions, judge.SAY)
     looks = Looks(views)
     routes: list[Route | Mount] = [Mount("/static", StaticFiles(directory=STATIC))]
-    routes += [Route("/api/events", _events(library)), Route("/api/events/{run:path}", _events(library))]
+    events = _events(library)
+    routes += [Route("/api/events", events), Route("/api/events/{run:path}", events)]
     for view in views:
         routes += [
             Route(f"/api{view.address}", _as_json(view, library, looks)),
@@ -68,9 +69,20 @@ def _asked(request: Request, library: Library, form: dict[str, list[str]] | None
     return Asked(library, dict(request.path_params), query if form is None else form)
 
 
+def _seen(view: View, asked: Asked) -> Data:
+    """What a view gives. Files that are not as burnish writes them end in a sentence."""
+    try:
+        return view.data(asked)
+    except DAMAGE as error:
+        if isinstance(error, InputError):
+            raise
+        name = asked.path.get("run", "a run")
+        raise InputError(f"the files of {name} are damaged: {type(error).__name__}: {error}") from error
+
+
 def _as_json(view: View, library: Library, looks: Looks) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:  # a plain function: Starlette gives it a thread of its own
-        return Response(looks.json(view.data(_asked(request, library))), media_type="application/json")
+        return Response(looks.json(_seen(view, _asked(request, library))), media_type="application/json")
 
     return endpoint
 
@@ -79,7 +91,7 @@ def _as_html(view: View, library: Library, looks: Looks, access: Access) -> Call
     def endpoint(request: Request) -> Response:
         run = request.path_params.get("run")
         version = _version(library, run)  # before the data: what changes meanwhile is then fetched again
-        data = view.data(_asked(request, library))
+        data = _seen(view, _asked(request, library))
         may_write = access.has_token(request.headers)
         title = run or library.root.name
         return HTMLResponse(looks.render(f"{view.name}.html", data, title=title, version=version, may_write=may_write))

@@ -16,16 +16,16 @@ def data(asked: Asked) -> Data:
     """Query: `run`, once for each."""
     names = list(dict.fromkeys(asked.query.get("run", [])))[:MOST_RUNS]
     library = asked.library
-    runs = {name: library.run(name) for name in names}
-    stages = {run.stage for run in runs.values()}
+    summaries = [library.summary(name) for name in names]
+    stages = {row["stage"] for row in summaries}
     titles = titles_of(stages.pop() if len(stages) == 1 else "ppo")
     return {
-        "runs": [library.summary(name) for name in names],
-        "others": [name for name in library.runs() if name not in runs],
+        "runs": summaries,
+        "others": [name for name in library.runs() if name not in names],
         "room_left": MOST_RUNS - len(names),
         "charts": [drawn for key, title in titles.items() if (drawn := _figure(asked, names, key, *title))],
-        "settings": _differences({name: run.settings for name, run in runs.items()}),
-        "results": _results(asked, names),
+        "settings": _differences([library.settings(name) for name in names]),
+        "results": _results(asked, summaries),
     }
 
 
@@ -38,22 +38,22 @@ def _figure(asked: Asked, names: list[str], key: str, title: str, unit: str) -> 
     return described(key, title, unit) | {"lines": lines, "alarm": None}
 
 
-def _differences(settings: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _differences(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Keys that do not have the same value in all runs."""
     rows = []
-    for key in dict.fromkeys(key for own in settings.values() for key in own):
-        values = [own.get(key) for own in settings.values()]
+    for key in dict.fromkeys(key for own in settings for key in own):
+        values = [own.get(key) for own in settings]
         if key not in NAMES_ONLY and any(value != values[0] for value in values):
             rows.append({"key": key, "values": values})
     return rows
 
 
-def _results(asked: Asked, names: list[str]) -> list[dict[str, Any]]:
+def _results(asked: Asked, summaries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Held-out means, where there is a verdict, and the last step's numbers."""
     columns: list[dict[str, float]] = []
-    for name in names:
-        run, metrics = asked.library.run(name), asked.library.metrics(name)
-        own = {f"last {key}": value for key in titles_of(run.stage) if (value := metrics.last(key)) is not None}
+    for row in summaries:
+        run, metrics = asked.library.run(row["run"]), asked.library.metrics(row["run"])
+        own = {f"last {key}": value for key in titles_of(row["stage"]) if (value := metrics.last(key)) is not None}
         if run.has("verdict.json"):
             tuned = run.read("verdict.json")["tuned"]
             own = {f"held-out {key}": v["mean"] for key, v in tuned.items() if isinstance(v, dict)} | own
@@ -62,4 +62,4 @@ def _results(asked: Asked, names: list[str]) -> list[dict[str, Any]]:
     return [{"key": key, "values": [own.get(key) for own in columns]} for key in keys]
 
 
-VIEW = View("compare", "/compare", data, page="Compare")
+VIEW = View("compare", "/compare", data, "Compare")

@@ -53,7 +53,7 @@ def data(asked: Asked) -> Data:
         "by": by,
         "shades": {key: dict(zip(SHADE_WORDS, (label_of(key), *told), strict=True)) for key, told in shades.items()},
         "columns": {key: {"label": label, "meaning": meaning} for key, (label, meaning) in columns.items()},
-        "tokens": _tokens(sample, [*columns], by, _subtracted(asked, name, run, step)),
+        "tokens": _tokens(sample, [*columns], by, _subtracted(asked, name, step)),
         "trust": _trust(run, asked, name),
     }
 
@@ -79,9 +79,9 @@ def _shades(sample: dict[str, Any]) -> dict[str, tuple[str, str, str]]:
     return there if "value" in sample else there | {"advantage": OF_THE_RESPONSE}
 
 
-def _subtracted(asked: Asked, name: str, run: Run, step: int) -> float:
+def _subtracted(asked: Asked, name: str, step: int) -> float:
     """What the step's update subtracts from every advantage: a token above it is made more likely."""
-    if not run.settings.get("whiten_advantages", True):
+    if not asked.library.settings(name).get("whiten_advantages", True):
         return 0.0
     means = dict(asked.library.metrics(name).series("advantage_mean"))
     return means.get(float(step), 0.0)
@@ -120,4 +120,4 @@ def _trust(run: Run, asked: Asked, name: str) -> str:
     return unmeasured_sentence(rows, os.path.relpath(run.folder))
 
 
-VIEW = View("credit", "/credit/{run:path}", data, tab="Credit")
+VIEW = View("credit", "/credit/{run:path}", data, "Credit")

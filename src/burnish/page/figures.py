@@ -7,7 +7,7 @@ from typing import Any
 from burnish.page.growing import Metrics
 from burnish.ppo.meanings import METRICS, Metric
 from burnish.show.charts import COLUMNS, thinned
-from burnish.show.health import alarm_of, band_of
+from burnish.show.health import LOOKED_AT, alarm_of, band_of
 from burnish.show.page import CHARTS
 
 SUPERVISED = {
@@ -26,7 +26,7 @@ MEANINGS = METRICS | {
 UNKNOWN = Metric("", "-", "-")
 
 
-def titles_of(stage: str) -> dict[str, tuple[str, str]]:
+def titles_of(stage: str | None) -> dict[str, tuple[str, str]]:
     """Title and unit of what is drawn of a stage's runs."""
     return CHARTS if stage == "ppo" else SUPERVISED
 
@@ -41,11 +41,11 @@ def figure(metrics: Metrics, name: str, title: str, unit: str) -> dict[str, Any]
         parts = [key for key in metrics.columns if key.startswith("reward_parts/")]
         if len(parts) > 1:
             lines += [
-                {"name": key.partition("/")[2], "points": thinned(metrics.series(key), COLUMNS)}
+                {"name": key.partition("/")[2], "points": thinned(own, COLUMNS)}
                 for key in parts
-                if metrics.series(key)
+                if (own := metrics.series(key))
             ]
-    return described(name, title, unit) | {"lines": lines, "alarm": _alarm(name, points)}
+    return described(name, title, unit) | {"lines": lines, "alarm": _alarm(name, points[-LOOKED_AT:])}
 
 
 def described(name: str, title: str, unit: str) -> dict[str, Any]:
@@ -58,8 +58,10 @@ def other_numbers(metrics: Metrics, drawn: set[str]) -> list[dict[str, Any]]:
     """The last value of whatever is logged and not drawn, and its alarm."""
     rows = []
     for name in metrics.columns:
-        points = metrics.series(name)
-        if name in drawn or name in ("step", "update") or name.startswith("seconds_") or not points:
+        if name in drawn or name in ("step", "update") or name.startswith("seconds_"):
+            continue
+        points = metrics.series(name, LOOKED_AT)
+        if not points:
             continue
         meaning = MEANINGS.get(name.partition("/")[0], UNKNOWN).meaning
         rows.append({"metric": name, "value": points[-1][1], "meaning": meaning, "alarm": _alarm(name, points)})

@@ -84,22 +84,22 @@ class Metrics(GrowingFile):
     def line(self, place: int, text: bytes) -> None:
         row = json.loads(text)
         step = float(step_of(row))
-        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for group in NESTED:
-            numbers |= {f"{group}/{n}": v for n, v in (row.get(group) or {}).items() if isinstance(v, int | float)}
+            row |= {f"{group}/{name}": value for name, value in (row.pop(group, None) or {}).items()}
+        numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
         for name, value in numbers.items():
             if name not in self.columns:
                 self.columns[name] = array("d", [math.nan]) * len(self.steps)
-            self.columns[name].append(float(value))
+            self.columns[name].append(value)
         self.steps.append(step)
-        for column in self.columns.values():
-            if len(column) < len(self.steps):
-                column.append(math.nan)
+        for name in self.columns.keys() - numbers.keys():
+            self.columns[name].append(math.nan)
 
-    def series(self, name: str) -> list[tuple[float, float]]:
-        """Step and value, where there is one."""
-        column = self.columns.get(name, ())
-        return [(step, value) for step, value in zip(self.steps, column, strict=False) if math.isfinite(value)]
+    def series(self, name: str, last: int | None = None) -> list[tuple[float, float]]:
+        """Step and value, where there is one; of the last steps alone, where that is enough."""
+        column, first = self.columns.get(name, array("d")), 0 if last is None else max(0, len(self.steps) - last)
+        pairs = zip(self.steps[first:], column[first:], strict=False)
+        return [(step, value) for step, value in pairs if math.isfinite(value)]
 
     def last(self, name: str) -> float | None:
         points = self.columns.get(name)

@@ -268,7 +268,7 @@ def _back(asked: Asked) -> str:
     return address(where, against=asked.one("against"), how=asked.one("how"), judge=_judge(asked))
 
 
-VIEW = View("judge", "/judge/{run:path}", data, tab="Judge")
+VIEW = View("judge", "/judge/{run:path}", data, "Judge")
 JUDGE = Action("/judge/{run:path}", judge_it, _back)
-LABEL = View("judge", "/judge", data, page="Label")
+LABEL = View("label", "/judge", data, "Judge")
 SAY = Action("/judge", judge_it, _back)

@@ -36,6 +36,8 @@ class KeptResponses(GrowingFile):
         head = text.partition(TOKENS)[0]
         row = json.loads(head + b"}" if len(head) < len(text) else head)
         score = row["score"]
+        if not (isinstance(row["prompt"], str) and isinstance(row["response"], str)):
+            raise TypeError("a prompt or a response is not a text")
         number = self._numbers.setdefault(row["prompt"], len(self.prompts))
         if number == len(self.prompts):
             self.prompts.append(row["prompt"])

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from burnish.errors import InputError
 from burnish.page.growing import GrowingFile, Metrics, last_rows, spread_points
-from burnish.runs.journal import JOURNAL, NOW, condition_of, doing_now
+from burnish.runs.journal import JOURNAL, NOW, Condition, condition_of, doing_now
 from burnish.runs.run import RESULTS, Run, step_of
 from burnish.stages.overview import outcome_of
 
@@ -26,7 +26,11 @@ LOOKED_AGAIN = 0.8  # seconds until the folder is looked through again
 KEPT_FILES = 24  # of the runs looked at last, what their logs say
 SPARK_POINTS = 48
 WATCHED = ("config.yaml", "metrics.jsonl", "samples.jsonl", "probes.jsonl", JOURNAL, NOW, *RESULTS)
-Version = tuple[tuple[int, int, int] | None, ...]
+DAMAGE = (InputError, KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading a file of a run may end in, if the file is not as burnish writes it."""
+Mark = tuple[int, int, int] | None
+"""Of a file: changes with it. None where there is none."""
+Version = tuple[Mark, ...]
 Growing = TypeVar("Growing", bound=GrowingFile)
 
 
@@ -48,6 +52,7 @@ class Library:
         self._looked = -LOOKED_AGAIN
         self._kept: OrderedDict[tuple[str, type], GrowingFile] = OrderedDict()
         self._summaries: dict[str, tuple[Version, dict[str, Any]]] = {}
+        self._settings: dict[str, tuple[Mark, dict[str, Any]]] = {}
         self._versions: dict[str | None, tuple[float, str]] = {}
 
     def runs(self) -> dict[str, Run]:
@@ -55,10 +60,10 @@ class Library:
             if time.monotonic() - self._looked >= LOOKED_AGAIN:
                 self._found = dict(_runs_in(self.root))
                 self._looked = time.monotonic()
-                for name in self._summaries.keys() - self._found.keys():
-                    del self._summaries[name]
-                for gone in self._versions.keys() - self._found.keys() - {None}:
-                    del self._versions[gone]
+                kept: tuple[dict[Any, Any], ...] = (self._summaries, self._settings, self._versions)
+                for own in kept:
+                    for gone in own.keys() - self._found.keys() - {None}:
+                        del own[gone]
             return self._found
 
     def run(self, name: str) -> Run:
@@ -82,6 +87,16 @@ class Library:
         kept.update()
         return kept  # type: ignore[return-value]
 
+    def settings(self, name: str) -> dict[str, Any]:
+        """Those of a run's config, which takes long to parse."""
+        run = self.run(name)
+        mark = _mark(run.folder / "config.yaml")
+        kept = self._settings.get(name)
+        if kept is None or kept[0] != mark:
+            kept = (mark, run.settings)
+            self._settings[name] = kept
+        return kept[1]
+
     def summary(self, name: str) -> dict[str, Any]:
         """What a list of runs shows of one."""
         run = self.run(name)
@@ -90,7 +105,7 @@ class Library:
         if kept is None or kept[0] != version:
             kept = (version, _summary(run))
             self._summaries[name] = kept
-        condition = condition_of(run)
+        condition = _condition_of(run)
         now = {"state": condition.state, "why": condition.why}
         left = kept[1]["seconds_left"] if condition.state == "running" else None
         return {"run": name} | kept[1] | now | {"seconds_left": left}
@@ -102,7 +117,7 @@ class Library:
         kept = self._versions.get(name)
         if kept is None or time.monotonic() - kept[0] >= LOOKED_AGAIN:
             runs = self.runs().items() if name is None else [(name, self.run(name))]
-            seen = tuple((own, version_of(run), condition_of(run).state) for own, run in runs)
+            seen = tuple((own, version_of(run), _condition_of(run).state) for own, run in runs)
             kept = (time.monotonic(), hashlib.sha256(repr(seen).encode()).hexdigest()[:16])
             self._versions[name] = kept
         return kept[1]
@@ -113,7 +128,7 @@ def version_of(run: Run) -> Version:
     return tuple(map(_mark, (run.folder / name for name in WATCHED)))
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
+def _mark(path: Path) -> Mark:
     try:
         found = os.lstat(path)
     except OSError:
@@ -146,6 +161,14 @@ def _runs_in(root: Path) -> list[tuple[str, Run]]:
     return sorted(found)
 
 
+def _condition_of(run: Run) -> Condition:
+    """A folder that came from elsewhere may hold anything."""
+    try:
+        return condition_of(run)
+    except (InputError, OSError) as error:
+        return Condition("stopped", str(error))
+
+
 def _summary(run: Run) -> dict[str, Any]:
     """A run that cannot be read says so; the others are still there to be seen."""
     try:
@@ -153,11 +176,13 @@ def _summary(run: Run) -> dict[str, Any]:
         curve = "reward" if stage == "ppo" else "loss"
         metrics = run.path("metrics.jsonl")
         points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
+        step = int(step_of(rows[-1])) if rows else 0
         outcome = outcome_of(run)
-    except InputError as error:
+    except (*DAMAGE, OSError) as error:
+        told = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
         nothing = {"stage": None, "step": 0, "steps": None, "seconds_left": None, "curve": None, "points": []}
-        return nothing | {"last": None, "outcome": str(error), "begun": None, "changed": None}
-    step, last = (step_of(rows[-1]), rows[-1].get(curve)) if rows else (0, None)
+        return nothing | {"last": None, "outcome": told, "begun": None, "changed": None}
+    last = rows[-1].get(curve) if rows else None
     if isinstance(last, int | float) and math.isfinite(last) and points and points[-1][0] < step:
         points.append((step, float(last)))
     now, changed = doing_now(run), _mark(run.folder / "metrics.jsonl")

@@ -31,51 +31,57 @@ def data(asked: Asked) -> Data:
     library = asked.library
     run, summary = library.run(name), library.summary(name)
     metrics, condition = library.metrics(name), condition_of(run)
-    titles = titles_of(run.stage)
+    titles, settings = titles_of(summary["stage"]), library.settings(name)
     charts = [drawn for key, title in titles.items() if (drawn := figure(metrics, key, *title))]
     numbers = other_numbers(metrics, {*titles})
     verdict = run.read("verdict.json") if run.has("verdict.json") else None
-    settings = run.settings
     return summary | {
         "is_stopping": condition.is_stopping,
-        "sentence": verdict["sentence"] if verdict else so_far(run, summary, metrics),
+        "sentence": verdict["sentence"] if verdict else so_far(summary, metrics),
         "verdict": verdict and verdict["outcome"],
         "measures": [*comparison(verdict["start"], verdict["tuned"]), *who_won(verdict)] if verdict else [],
-        "earlier_stages": earlier_stages(run) if run.stage == "ppo" else [],
+        "earlier_stages": earlier_stages(run) if summary["stage"] == "ppo" else [],
         "alarms": [own["title"] for own in charts if own["alarm"]] + [own["metric"] for own in numbers if own["alarm"]],
         "charts": charts,
         "numbers": numbers,
         "now": _now(run, condition),
         "phases": _phases(metrics),
         "memory": _memory(run, condition),
-        "log": last_rows(run.path(JOURNAL), LOG_BYTES)[-SHOWN_EVENTS:],
+        "log": _log(run),
         "resume": None if condition.state in ("running", "finished") else resume_line(run, settings),
         "settings": {key: value for key, value in settings.items() if value is not None},
     }
 
 
-def so_far(run: Run, summary: dict[str, Any], metrics: Metrics) -> str:
+def so_far(summary: dict[str, Any], metrics: Metrics) -> str:
     """How it stands, before there is a verdict."""
     points = metrics.series(summary["curve"] or "reward")
     if not points:
         return "No step is finished yet."
-    what, unit = ("reward", "step") if run.stage == "ppo" else ("loss", "update")
+    what, unit = ("reward", "step") if summary["stage"] == "ppo" else ("loss", "update")
     some = max(1, min(COMPARED_STEPS, len(points) // 2))
     first, last = (fmean(value for _, value in part) for part in (points[:some], points[-some:]))
     of = f" of {summary['steps']}" if summary["steps"] else ""
-    count = "the first and the last" if some == 1 else f"the first and the last {some}"
-    told = f"After {unit} {summary['step']}{of}: {what} {first:z.3g} to {last:z.3g} (means of {count} {unit}s)"
-    told = told if len(points) > 1 else f"After {unit} {summary['step']}{of}: {what} {last:z.3g}"
+    means = f" (means of the first and the last {some} {unit}s)" if some > 1 else ""
+    change = f"{first:z.3g} to {last:z.3g}{means}" if len(points) > 1 else f"{last:z.3g}"
+    told = f"After {unit} {summary['step']}{of}: {what} {change}"
     if (kl := metrics.last("kl")) is not None:
         told += f", KL {kl:z.2g} nats"
     if summary["state"] == "running":
         left = f", about {span(summary['seconds_left'])} left" if summary["seconds_left"] else ""
-        return f"So far. {told}{left}." + (" The verdict on held-out prompts comes at the end." if of else "")
-    if run.stage == "ppo":
-        return f"{told}. No verdict: " + (
-            "no prompts were held out." if summary["state"] == "finished" else "it did not come to its end."
-        )
-    return f"{told}. {summary['outcome']}".strip()
+        return f"So far. {told}{left}."
+    if summary["stage"] == "ppo":
+        why = "no prompts were held out" if summary["state"] == "finished" else "it did not come to its end"
+        return f"{told}. No verdict: {why}."
+    return f"{told}. On held-out data: {summary['outcome']}." if summary["outcome"] else f"{told}."
+
+
+def _log(run: Run) -> list[dict[str, Any]]:
+    """The last events, whatever else their lines may hold."""
+    rows = last_rows(run.path(JOURNAL), LOG_BYTES)[-SHOWN_EVENTS:]
+    moments = [row["time"] if isinstance(row.get("time"), int | float) else None for row in rows]
+    texts = [{key: str(row.get(key, "")) for key in ("event", "text")} for row in rows]
+    return [{"time": moment} | text for moment, text in zip(moments, texts, strict=True)]
 
 
 def _now(run: Run, condition: Condition) -> dict[str, Any] | None:
@@ -109,7 +115,7 @@ def _memory(run: Run, condition: Condition) -> dict[str, Any]:
 
 def resume_line(run: Run, settings: dict[str, Any]) -> str | None:
     """For a person to copy. A run from Python that names no prompts goes on there."""
-    if run.stage == "ppo" and "prompts" not in settings:
+    if settings.keys() & {"reward", "prompts"} == {"reward"}:
         return None
     return f"burnish resume {shlex.quote(os.fspath(run.pipeline_folder or run.folder))}"
 
@@ -124,5 +130,5 @@ def stop(asked: Asked) -> Data:
     return {"run": name, "asked": round(time.time(), 1)}
 
 
-VIEW = View("one_run", "/run/{run:path}", data, tab="Run", stages=("ppo", "reward", "sft"))
+VIEW = View("one_run", "/run/{run:path}", data, "Run", stages=("ppo", "reward", "sft"))
 STOP = Action("/stop/{run:path}", stop, lambda asked: f"/run/{quoted(asked.path['run'])}")

@@ -46,4 +46,4 @@ def _fits(row: dict[str, Any], wanted: dict[str, str]) -> bool:
     )
 
 
-VIEW = View("overview", "/", data, page="Runs")
+VIEW = View("overview", "/", data, "Runs")

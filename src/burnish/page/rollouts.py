@@ -120,4 +120,4 @@ def _group(kept: KeptResponses, numbers: list[int], chosen: set[int]) -> dict[st
     }
 
 
-VIEW = View("rollouts", "/rollouts/{run:path}", data, tab="Rollouts")
+VIEW = View("rollouts", "/rollouts/{run:path}", data, "Rollouts")

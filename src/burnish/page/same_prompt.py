@@ -88,4 +88,4 @@ def word_diff(start: str, now: str) -> list[Piece]:
     return pieces
 
 
-VIEW = View("same_prompt", "/same-prompt/{run:path}", data, tab="Same prompt")
+VIEW = View("same_prompt", "/same-prompt/{run:path}", data, "Same prompt")

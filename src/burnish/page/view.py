@@ -56,12 +56,19 @@ class View:
     address: str
     data: Callable[[Asked], Data]
     """What there is to be seen, as JSON has it."""
-    tab: str = ""
-    """Title under which the pages of a run lead to it."""
+    title: str
+    """Under which other pages lead to it: those of the same run, or, if it is not about one run, all."""
     stages: tuple[str, ...] = ("ppo",)
-    """Of runs that have the tab."""
-    page: str = ""
-    """Title under which every page leads to it."""
+    """Of the runs that have it."""
+
+    @property
+    def is_of_a_run(self) -> bool:
+        return "{run:path}" in self.address
+
+    @property
+    def start(self) -> str:
+        """Its address up to the run's name."""
+        return self.address.partition("{")[0]
 
 
 @dataclass(frozen=True)
@@ -95,9 +102,7 @@ class Looks:
 
     def render(self, template: str, data: Data, **more: Any) -> str:
         """The page `template` of what a view gives, and of what any page shows."""
-        tabs = [(view, view.address.split("{")[0]) for view in self._views if view.tab]
-        pages = [view for view in self._views if view.page]
-        shown = {"template": template.removesuffix(".html"), "tabs": tabs, "pages": pages} | more
+        shown = {"template": template.removesuffix(".html"), "views": self._views} | more
         return self._environment.get_template(template).render(data | shown)
 
     def json(self, data: Data) -> bytes:
