@@ -71,12 +71,12 @@ class Served:
 
 
 @contextmanager
-def served(root: Path, host: str = "127.0.0.1") -> Iterator[Served]:
+def served(root: Path, host: str = "127.0.0.1", labelled: Path | None = None) -> Iterator[Served]:
     """`host` is where the page believes to listen; it listens on this machine only."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    access, library = Access(host, port), Library(root)
+    access, library = Access(host, port), Library(root, labelled)
     server = server_of(application(library, access))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -19,7 +19,7 @@ from burnish.page.library import Library
 from burnish.runs.run import Run
 
 MOST_PAIRS = 500  # of kept responses: more than anybody judges
-ANSWERS = "its answers"
+ANSWERS = "/answers"  # which no run can be called
 """To judge several answers of one prompt, out of samples.jsonl."""
 
 
