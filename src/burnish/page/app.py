@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from burnish.errors import BurnishError, InputError, LockedError
-from burnish.page import compare, credit, judge, one_run, overview, rollouts, same_prompt
+from burnish.page import compare, credit, judge, one_run, overview, reward_model, rollouts, same_prompt
 from burnish.page.access import Access, Guard
 from burnish.page.library import DAMAGE, Library, NoSuchRunError
 from burnish.page.view import Action, Asked, Data, Looks, View
@@ -30,6 +30,7 @@ VIEWS: tuple[View, ...] = (
     rollouts.VIEW,
     same_prompt.VIEW,
     credit.VIEW,
+    reward_model.VIEW,
     judge.VIEW,
     compare.VIEW,
 )

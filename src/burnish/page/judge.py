@@ -71,9 +71,8 @@ def data(asked: Asked) -> Data:
     mine = [row for row in rows if row.get("judge", "") == judge]
     told = _choosing(place, mine) if how == "choose" else _scoring(place, mine)
     name = asked.path.get("run")
-    own = asked.library.summary(name) if name is not None else {"file": asked.library.labelled.name}  # type: ignore[union-attr]
     return (
-        own
+        _heading(asked.library, name)
         | told
         | _results(place, rows)
         | {
@@ -146,6 +145,13 @@ def _scoring(place: Place, mine: list[Row]) -> Data:
         prompt, text = left[0]
         question = {"prompt": str(prompt), "answer": key_of(prompt, text), "text": text}
     return {"question": question, "made": len(answers) - len(left), "total": len(answers)}
+
+
+def _heading(library: Library, name: str | None) -> Data:
+    if name is not None:
+        return library.summary(name)
+    assert library.labelled is not None
+    return {"file": library.labelled.name}
 
 
 def _others(library: Library, name: str) -> list[str]:
