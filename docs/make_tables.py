@@ -495,8 +495,9 @@ def metrics_page() -> str:
         "(Made from `src/burnish/ppo/meanings.py`.)\n\n"
         f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
         "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`,\n"
-        "and one list for each of these keys. An SA pair (`results['sa_pairs'][0]`) has the same keys.\n"
-        "The whole table has columns: `results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
+        "`reward_parts` where there are several, and one list for each of these keys. An SA pair\n"
+        "(`results['sa_pairs'][0]`) has the same keys. The whole table has columns: "
+        "`results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
         f"| key | column | meaning | added by |\n|---|---|---|---|\n{columns}\n"
     )
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "burnish"
 # From the ground up: a room may know those before it, and itself.
 ROOMS = """errors text maths processes services data rewards config sa_pairs runs decoder base_setup models rollout ppo
-evaluation supervised show stages cli __main__""".split()
+evaluation supervised show stages page cli __main__""".split()
 MODULES = [f for f in PACKAGE.rglob("*.py") if f.name != "__init__.py"]
 
 
@@ -85,6 +85,7 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["runs", "runs"], 0),
         (["diff", "runs/one", "runs/one"], 0),
         (["report", "runs/one"], 0),
+        (["page", "none"], 2),
         (["checkpoints", "runs/one"], 0),
         (["verify", "runs/one"], 0),
         (["resume", "runs/none"], 2),

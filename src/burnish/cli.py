@@ -236,6 +236,28 @@ def runs(run_dir: Annotated[str, typer.Argument(help="folder of run folders")] =
 
 
 @app.command()
+def page(
+    folder: Annotated[str, typer.Argument(help="folder of run folders, or one run's")] = "runs",
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="where to listen; default: 8765, or any that is free")
+    ] = None,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in, with the token")] = "127.0.0.1",
+    open_browser: Annotated[bool, typer.Option("--open", help="also open it in the browser")] = False,
+    judge: Annotated[str | None, typer.Option(metavar="FILE", help="a file of prompts with answers to judge")] = None,
+) -> None:
+    """A local web page over all runs: live curves, every response, credit per token; judge answers, compare runs."""
+    from importlib.util import find_spec
+
+    from burnish.errors import InputError
+
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise InputError("the page needs starlette and uvicorn; get them with: pip install 'burnish[page]'")
+    from burnish.page.server import serve
+
+    serve(console, folder, host, port, open_browser, judge)
+
+
+@app.command()
 def diff(
     a: Annotated[str, typer.Argument(help="a run folder", metavar="A")],
     b: Annotated[str, typer.Argument(help="another", metavar="B")],

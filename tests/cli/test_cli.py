@@ -61,6 +61,7 @@ def test_train_then_generate(workplace):
         "answers.json",
         "start.json",
         "checkpoints",
+        "journal.jsonl",
         ".lock",
     }
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}

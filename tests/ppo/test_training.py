@@ -179,6 +179,24 @@ def test_target_kl_ends_the_epochs_early():
     assert impossible.ppo_step(PROMPTS)["policy_updates"] == 1  # the first update starts at KL 0, the second does not
 
 
+def test_every_token_knows_the_ratio_and_the_clip_of_the_last_pass_over_it():
+    """With two epochs of one batch, the metrics are the mean of a first pass at ratio 1 and of the last one."""
+    trainer = tiny_trainer(epochs=2, mini_batch_size=None, micro_batch_size=3, learning_rate=0.05)
+    results = trainer.ppo_step(PROMPTS)
+    pairs = results["sa_pairs"]
+    ratio, clipped = (pairs[name][pairs.mask] for name in ("ratio", "clipped"))
+    assert float(ratio.mean()) == pytest.approx(2 * results["ratio"] - 1, abs=1e-4)
+    assert float(clipped.mean()) == pytest.approx(2 * results["clip_fraction"], abs=1e-6)
+    assert 0 < clipped.mean() < 1
+    low, high = (1 - trainer.config.clip_epsilon, 1 + trainer.config.clip_epsilon)
+    assert torch.equal(clipped.bool(), (ratio < low) | (ratio > high))
+    assert pairs.rows_of(0)[0]["ratio"] == pytest.approx(float(pairs["ratio"][0, 0]))
+
+
+def test_a_step_that_trains_no_policy_knows_no_ratio():
+    assert not tiny_trainer(value_warmup_steps=1).ppo_step(PROMPTS)["sa_pairs"].has("ratio")
+
+
 def test_value_warmup_trains_the_value_model_only():
     trainer = tiny_trainer(value_warmup_steps=1)
     before = [p.clone() for p in trainer.policy.parameters()]

@@ -337,6 +337,8 @@ def test_parts_are_weighted_and_logged_apart():
     rewards = computer.compute_rewards(["p", "q"], ["r", "s"])
     assert rewards == [-2.0, -2.0]  # 0.5 * 2 - 3
     assert rewards.part_means == {"a": 2.0, "b": 3.0}
+    assert rewards.parts == {"a": [2.0, 2.0], "b": [3.0, 3.0]}
+    assert rewards.at([1]).parts == {"a": [2.0], "b": [3.0]}
     assert computer.name == "0.5 a + -1 b"
 
 
@@ -348,6 +350,7 @@ def test_a_part_may_score_tokens_and_the_others_join_at_the_last():
     rewards = computer.compute_rewards(["p"], ["one two three"])
     assert rewards == [[0.5, 0.5, 6.5]]
     assert rewards.part_means == {"tokens": 3.0, "whole": 3.0}
+    assert rewards.parts == {"tokens": [3.0], "whole": [3.0]}  # summed over the tokens
 
 
 @pytest.mark.parametrize(

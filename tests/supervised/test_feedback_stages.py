@@ -1,5 +1,6 @@
 """SFT and reward model: they learn what the data says, and PPO stands on them."""
 
+import math
 import random
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from burnish import InputError, PPOTrainer
 from burnish.config import RewardModelConfig, SFTConfig
 from burnish.data import Demonstration, Preference, Scored
-from burnish.evaluation.intervals import correlation_interval
+from burnish.evaluation.intervals import correlation_interval, share_interval
 from burnish.models.adapter_files import save_to_run
 from burnish.runs.run import Run
 from burnish.supervised.epochs import _ramp
@@ -292,6 +293,23 @@ def test_calibration_is_about_the_margins_that_the_loss_saw():
     normalised = reward_report(pairs, pairs, [1.0, 0.0], [0.0, 0.5], spread=3.0)
     assert normalised.calibration_error == pytest.approx(as_trained.calibration_error)
     assert normalised.margin == pytest.approx(as_trained.margin / 3.0)
+
+
+def test_calibration_and_accuracy_by_length_by_hand():
+    chosen, rejected = ["a b", "a", "a b", "a", "a"], ["c", "c d", "c", "c d", "c"]
+    pairs = [Preference(f"p{n}", c, r) for n, (c, r) in enumerate(zip(chosen, rejected, strict=True))]
+    report = reward_report(pairs, pairs, [4.0, 0.0, 2.0, 0.0, 0.5], [0.0, 1.0, 0.0, 3.0, 0.0])
+    # Margins 4, -1, 2, -3, 0.5; one to each of the five bins, from the least sure to the surest.
+    margins = [0.5, 1.0, 2.0, 3.0, 4.0]
+    assert [own.sure for own in report.calibration] == pytest.approx([1 / (1 + math.exp(-m)) for m in margins])
+    assert [own.right for own in report.calibration] == [1.0, 0.0, 1.0, 0.0, 1.0]
+    distances = [abs(own.sure - own.right) for own in report.calibration]
+    assert report.calibration_error == pytest.approx(sum(distances) / 5)
+    assert {name: (own.count, own.right) for name, own in report.by_length.items()} == {
+        "longer": (2, 1.0),  # the first and the third
+        "shorter": (2, 0.0),  # the last pair is of one length
+    }
+    assert report.by_length["longer"].interval == pytest.approx(share_interval(2, 2))
 
 
 def test_counting_words_learns_a_word():

@@ -3,11 +3,13 @@
 from burnish.data.bundled import bundled_demonstrations, bundled_preferences, bundled_sentiment, bundled_tldr
 from burnish.data.cells import problem_with
 from burnish.data.records import (
+    Candidates,
     Demonstration,
     Loaded,
     Preference,
     Prompt,
     Scored,
+    load_candidates,
     load_demonstrations,
     load_preferences,
     load_prompts,

@@ -101,6 +101,16 @@ class Scored:
     score: float
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """Answers to a prompt that somebody is to judge."""
+
+    prompt: str
+    answers: list[str]
+    scores: list[float]
+    """Of a reward, one for each; empty where none is known."""
+
+
 Record = TypeVar("Record")
 
 
@@ -180,6 +190,29 @@ def load_scores(source: str | Path, fields: Mapping[str, str] | None = None, ski
         return Scored(prompt, response, number_of(values, names["score"]))
 
     return _load(source, scored_of, skip_bad, "scores")
+
+
+def load_candidates(source: str | Path, skip_bad: bool = False) -> Loaded[Candidates]:
+    """Rows with `answers`, a list of texts, and `scores` where they are known; or with one answer or two under the
+    names that demonstrations, preferences and scores have.
+    """
+    names = {"prompt": "prompt", "messages": "messages"}
+
+    def candidates_of(values: Mapping[str, Any], place: str) -> Candidates:
+        prompt = _prompt(values, "messages" if _is_chat(values, names) else "prompt", place)
+        if "answers" not in values:
+            single = [name for name in ("chosen", "rejected", "response", "completion") if name in values]
+            answers = [_judged(values, name) for name in single] or [_judged(values, "answers")]
+            return Candidates(prompt, answers, [])
+        given, scores = values["answers"], values.get("scores") or []
+        if not isinstance(given, list) or not given:
+            raise InputError("'answers' is not a list of answers")
+        if scores and (not isinstance(scores, list) or len(scores) != len(given)):
+            raise InputError(f"'scores' are not a list of {len(given)} numbers, one for each answer")
+        answers = [_judged({"answers": answer}, "answers") for answer in given]
+        return Candidates(prompt, answers, [number_of({"scores": score}, "scores") for score in scores])
+
+    return _load(source, candidates_of, skip_bad, "answers to judge")
 
 
 # ------------------------------------------------------------------------------------------------------- the loader

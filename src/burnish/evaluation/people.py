@@ -1,6 +1,5 @@
-"""What people find better: blind choices between two answers, kept in the run folder. Whoever asks, asks through this.
-
-choices.jsonl holds every choice; those that are no ties are also in preferences.jsonl, for the next reward model.
+"""What people find better: blind choices between start and tuned, kept in the run folder (said.py). Whoever asks about
+them, in the terminal or on the page, they count in the verdict through this.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from burnish.data.records import messages_of
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.paired import PairedComparison, compare
+from burnish.evaluation.said import Row, Said
 from burnish.runs.run import Run
 
 Choose = Callable[["Question"], str]
@@ -36,31 +36,38 @@ class Question:
         """Which side was chosen: `start`, `tuned` or `tie`."""
         return "tie" if choice == "t" else "tuned" if (choice == "1") == self.tuned_first else "start"
 
+    def row(self, choice: str) -> Row:
+        chat = {"messages": messages} if (messages := messages_of(self.prompt)) else {}
+        return {"prompt": self.prompt, "start": self.start, "tuned": self.tuned, "better": self.better(choice)} | chat
+
 
 def ask(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, choose: Choose) -> None:
     """Blind, and every choice is kept at once. What was asked before is not asked again."""
     questions = list(_questions(run, start, tuned, how_many))
-    made: list[str] = []  # in this session, for those who change their mind
-    while len(made) < len(questions):
-        choice = choose(questions[len(made)])
+    said = Said(run.folder)
+    made = 0  # in this session, for those who change their mind
+    while made < len(questions):
+        choice = choose(questions[made])
         if choice == "q":
             return
         if choice == "u":
             if made:
-                _take_back(run, questions[len(made) - 1].better(made.pop()))
+                made -= 1
+                back = _key(questions[made].row("t"))
+                said.take_back(lambda row, back=back: "start" in row and _key(row) == back)  # type: ignore[misc]
             continue
-        _keep(run, questions[len(made)], choice)
-        made.append(choice)
+        said.keep(questions[made].row(choice))
+        made += 1
 
 
 def wins(run: Run, start: Evaluation, tuned: Evaluation) -> PairedComparison | None:
     """Of these very answers, whenever they were asked about: one point for the side that is better."""
     known = _choices(run)
-    said = [known.get(key) for key in zip(start.prompts, start.texts, tuned.texts, strict=True)]
-    asked = start.at([n for n, better in enumerate(said) if better])
+    found = [known.get(key) for key in zip(start.prompts, start.texts, tuned.texts, strict=True)]
+    asked = start.at([n for n, better in enumerate(found) if better])
     if not asked.prompts:
         return None
-    points = [asked.per_prompt([float(better == side) for better in said if better]) for side in ("start", "tuned")]
+    points = [asked.per_prompt([float(better == side) for better in found if better]) for side in ("start", "tuned")]
     return compare(*points)
 
 
@@ -74,21 +81,21 @@ def _questions(run: Run, start: Evaluation, tuned: Evaluation, how_many: int) ->
         yield Question(prompt, first, second, number, len(left), order.random() < 0.5)
 
 
-def _keep(run: Run, asked: Question, choice: str) -> None:
-    better = asked.better(choice)
-    run.append("choices.jsonl", {"prompt": asked.prompt, "start": asked.start, "tuned": asked.tuned, "better": better})
-    if better != "tie":
-        sides = (asked.tuned, asked.start) if better == "tuned" else (asked.start, asked.tuned)
-        said = messages_of(asked.prompt) or asked.prompt
-        run.append("preferences.jsonl", {"prompt": said, "chosen": sides[0], "rejected": sides[1]})
-
-
-def _take_back(run: Run, better: str) -> None:
-    """The last choice, which was this one."""
-    for file in ("choices.jsonl", *(["preferences.jsonl"] if better != "tie" else [])):
-        run.write_lines(file, run.read_lines(file)[:-1])
+def _key(row: Row) -> tuple[str, str, str]:
+    return row["prompt"], row["start"], row["tuned"]
 
 
 def _choices(run: Run) -> dict[tuple[str, str, str], str]:
-    """What people found better, by prompt and both answers."""
-    return {(r["prompt"], r["start"], r["tuned"]): r["better"] for r in run.read_lines("choices.jsonl")}
+    """What most people found better, by prompt and both answers. Each has one voice: a question that is asked
+    again shows how sure they are, and changes nothing.
+    """
+    voices: dict[tuple[str, str, str], dict[str, int]] = {}
+    for row in Said(run.folder).rows():
+        if "start" in row and row["better"] != "skip" and not row.get("again"):
+            voice = {"tuned": 1, "start": -1}.get(row["better"], 0)
+            voices.setdefault(_key(row), {})[row.get("judge", "")] = voice
+    return {key: _side(sum(own.values())) for key, own in voices.items()}
+
+
+def _side(voices: int) -> str:
+    return "tuned" if voices > 0 else "start" if voices < 0 else "tie"

@@ -18,6 +18,7 @@ from burnish.ppo.experience_buffer import ExperienceBuffer
 from burnish.ppo.guards import ADVICE, check_finite
 from burnish.ppo.training import PolicyLoss, ValueLoss
 from burnish.processes import world
+from burnish.sa_pairs.shared import whole_column
 from burnish.sa_pairs.table import Rows, SAPairs, as_sa_pairs
 
 # How far ratios may be from 1 on average before anything is learned: rounding, by the base's number format. A single
@@ -42,6 +43,7 @@ class ModelTrainer:
             rate = config.value_learning_rate
             self.updates["value"] = Updates(value_model, config, rate, config.max_grad_norm, ADVICE)
         self.metrics: dict[str, float] = {}
+        self._last_pass: dict[int, tuple[Tensor, Tensor]] | None = None  # by response: ratio, clipped of each token
         self.order = torch.Generator().manual_seed(config.seed)
 
     def set_learning_rates(self, factor: float) -> None:
@@ -89,6 +91,7 @@ class ModelTrainer:
             config.rollout,
         )
         first_ratio_errors = [0.0]
+        self._last_pass = last_pass = {}
 
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Sums]:
             states = self.policy.states(pairs)
@@ -98,11 +101,31 @@ class ModelTrainer:
                 first_ratio_errors.append(self._check_first_ratio(pairs, logprob.detach()))
             kl = self._kl_in_loss(pairs, logprob, states)
             entropy = self.policy.entropy(pairs, states) if config.entropy_coef else None
+            ratio, clipped = policy_loss.reached(pairs, logprob.detach())
+            last_pass.update({number: (ratio[row], clipped[row]) for row, number in enumerate(pairs.numbers)})
             return policy_loss(pairs, logprob, kl, entropy)
 
         metrics = self._train("policy", buffer, loss_of, config.epochs, policy_loss.weight_of, config.target_kl_stop)
         self.metrics |= metrics | {"first_ratio_error": world.largest(max(first_ratio_errors))}
         return self.metrics["policy_loss"]
+
+    def add_ratios(self, sa_pairs: SAPairs) -> SAPairs:
+        """What the last pass over each response found: the ratio of every token, and whether it was clipped. Without a
+        pass, as in a warm-up step, the table stays as it is.
+        """
+        if self._last_pass is None:
+            return sa_pairs
+        found, self._last_pass = self._last_pass, None
+        ratio, clipped = torch.ones_like(sa_pairs["logprob"]), torch.zeros_like(sa_pairs["logprob"])
+        for row, number in enumerate(sa_pairs.numbers):
+            if number in found:  # target_kl_stop may have come before, or another process has worked on it
+                own, bound = found[number]
+                ratio[row, : len(own)], clipped[row, : len(own)] = own, bound.float()
+        here = list(sa_pairs.own_rows)
+        columns = {"ratio": ratio, "clipped": clipped}
+        return sa_pairs.with_columns(
+            **{name: whole_column(column[here] if here else None, sa_pairs) for name, column in columns.items()}
+        )
 
     def _kl_in_loss(self, pairs: SAPairs, logprob: Tensor, states: Tensor) -> Tensor | None:
         """The KL to the reference as the loss charges it, with gradient  [B, T]; None where the reward alone does."""

@@ -285,6 +285,7 @@ class PPOTrainer:
         self, started: float, prompts: Sequence[str], sa_pairs: SAPairs, texts: list[str], rewards: Scores
     ) -> dict[str, Any]:
         costs = self.reward_computer.take_costs()
+        sa_pairs = self.model_trainer.add_ratios(sa_pairs)
         metrics: dict[str, Any] = step_metrics(sa_pairs, torch.tensor(rewards.totals), self.kl_coef)
         metrics |= self.model_trainer.metrics | {
             "reward_parts": dict(rewards.part_means),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from burnish.errors import BurnishError, InputError, RewardFailedError
 from burnish.ppo.clock import Clock, timed
-from burnish.ppo.scores import Scores, finite_score
+from burnish.ppo.scores import Scores, finite_score, total
 from burnish.processes import world
 from burnish.rewards.part import RewardFunction, RewardPart, TokenJudge, Workshop
 from burnish.rewards.parts import labels_of
@@ -99,7 +99,8 @@ class RewardComputer:
             part_means |= {f"{part.name} {what}": n for what, n in remarks.items()}
         weights = [p.weight for p in self.parts]
         by_response = zip(*by_part.values(), strict=True)
-        return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means)
+        parts = {name: list(map(total, own)) for name, own in by_part.items()}
+        return Scores((None if None in s else _weighted_sum(weights, s) for s in by_response), part_means, parts)
 
     def take_costs(self) -> dict[str, float]:
         """What asking has cost since this was asked last, by part: calls, tokens."""

@@ -22,6 +22,8 @@ def log_step(run: Run, results: dict[str, Any], tokenizer: Any, num_samples: int
             "response": results["generated_texts"][number],
             "score": results["rewards"][number],
         }
+        if len(parts := results["rewards"].parts) > 1:
+            heading["reward_parts"] = {name: own[number] for name, own in parts.items()}
         run.append("samples.jsonl", heading | _token_columns(results["sa_pairs"], number, tokenizer))
 
 

@@ -14,22 +14,35 @@ LARGEST = 1e15  # of a reward: its square is summed over a batch in float32
 class Scores(list[Any]):
     """One reward per response, all checked: a number, or a list with one for each token; None where there is none."""
 
-    def __init__(self, rewards: Iterable[Any], part_means: dict[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        rewards: Iterable[Any],
+        part_means: dict[str, float] | None = None,
+        parts: dict[str, list[float | None]] | None = None,
+    ) -> None:
         super().__init__(rewards)
         self.part_means = part_means or {}
         """Mean score of each part of the reward, before its weight."""
+        self.parts = parts or {}
+        """What each part says of each response, before its weight."""
         self.num_left_out = self.count(None)
 
     def at(self, places: Sequence[int]) -> Scores:
         """Those of some responses. How many were left out of the step stays known."""
-        chosen = Scores([self[n] for n in places], self.part_means)
+        parts = {name: [own[n] for n in places] for name, own in self.parts.items()}
+        chosen = Scores([self[n] for n in places], self.part_means, parts)
         chosen.num_left_out = self.num_left_out
         return chosen
 
     @property
     def totals(self) -> list[float]:
         """One number per response: per-token rewards are summed."""
-        return [sum(reward) if isinstance(reward, list) else reward for reward in self]
+        return [total(reward) for reward in self]
+
+
+def total(reward: Any) -> Any:
+    """One number: per-token rewards are summed."""
+    return sum(reward) if isinstance(reward, list) else reward
 
 
 def as_scores(rewards: Sequence[Any]) -> Scores:

@@ -80,6 +80,13 @@ class PolicyLoss:
         how, largest = self.served.correction, self.served.largest_weight
         return sampler_weights(pairs["logprob"], pairs["sampler_logprob"], how, largest)
 
+    @torch.no_grad()
+    def reached(self, pairs: SAPairs, logprob: Tensor) -> tuple[Tensor, Tensor]:
+        """The ratio of each token, and whether the bound of the update has been reached there.  [B, T] each"""
+        ratio = policy_ratio(logprob, pairs["logprob"])
+        advantage = (pairs["advantage"] - self.mean) * self.scale
+        return ratio, self._bounded(logprob, pairs["logprob"], ratio, advantage, pairs.mask)[1]
+
     def _bounded(
         self, logprob: Tensor, old_logprob: Tensor, ratio: Tensor, advantage: Tensor, mask: Tensor
     ) -> tuple[Tensor, Tensor]:

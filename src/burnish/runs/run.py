@@ -7,12 +7,14 @@ probes.jsonl     a few held-out prompts, answered before, during and after train
 adapters/        policy/ and value/, or sft/, or reward/, in peft's own format
 result.json      held-out measurement: written last, so a run that has it is complete
 verdict.json     what `burnish eval` found; credit.json: what `burnish credit` found
-choices.jsonl    what people said when it asked them; preferences.jsonl: the same for the next reward model
+choices.jsonl    what people said of answers; preferences.jsonl, scores.jsonl, demonstrations.jsonl: the same for the
+                 next reward model and the next SFT (said.py)
 report.html      what `burnish report` made of all that
 answers.json     the most likely answers of base, start and tuned model to a few held-out prompts
 judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
 given.json       what was given from Python and no file has: a reward function, a model, ...
 start.json       what the held-out prompts were answered before training
+journal.jsonl    begun, resumed, warned, stopped, failed, finished, and when (journal.py); now.json: at work on what
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
 .lock            held by the process at work; the kernel lets go of it when the process ends, however it ends

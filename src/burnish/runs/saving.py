@@ -6,7 +6,7 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 
 from burnish.config.stage_configs import RunConfig
 from burnish.errors import (
+    BurnishError,
     DivergedError,
     InputError,
     LostProcessError,
@@ -27,6 +28,7 @@ from burnish.errors import (
 from burnish.processes import world
 from burnish.runs.checkpoints import Checkpoints, State
 from burnish.runs.disk import free_space
+from burnish.runs.journal import Journal
 from burnish.runs.kept import keep
 from burnish.runs.run import Run
 from burnish.runs.same_run import Now, Then, may_resume
@@ -45,6 +47,7 @@ class Saving:
         self.run = run
         self.config = config
         self.stop = stop
+        self.journal = Journal(run)
         self.checkpoints = Checkpoints(run.folder / "checkpoints", config.keep_checkpoints)
         self.best: tuple[int, float] | None = None
         self._state_of: Callable[[], State] = State
@@ -114,6 +117,7 @@ class Saving:
         self.checkpoints.forget_after(step or 0)
         self.run.forget_after(kept_up_to)
         self.run.begin(self.config)
+        self.journal.begin(step or 0)
 
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
         if from_step is not None:
@@ -198,28 +202,43 @@ def hold(console: Console, run: Run, config: RunConfig) -> Iterator[Saving]:
         if stopped:  # asked for while a pipeline loaded this stage's model
             raise StoppedError(f"stopped before the first step of {run.folder}. {resume_command(run)}", stopped)
         saving = Saving(console, run, config, stop)
-        try:
-            yield saving
-        except DivergedError as error:
-            raise DivergedError(f"{error}\n{saving.last_good()}") from error
-        except LostProcessError as error:
-            raise LostProcessError(
-                f"{error}; this step is lost. Checkpoints made before are intact. {resume_command(run)}"
-            ) from error
-        except (OSError, SafetensorError) as error:
-            if not is_disk_full(error):
-                raise
-            raise ResourceError(
-                f"the disk of {run.folder} is full ({free_space(run.folder)} free). Checkpoints made before are "
-                f"intact; make room. {resume_command(run)}"
-            ) from error
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise ResourceError(
-                f"memory ran out. Lower batch_size, max_new_tokens, activation_mb or prompt_cache_mb, or end other "
-                f"programs. Checkpoints made before are intact. {resume_command(run)}"
-            ) from error
+        with saving.journal.hears_warnings(), _noted(saving.journal):
+            try:
+                yield saving
+            except DivergedError as error:
+                raise DivergedError(f"{error}\n{saving.last_good()}") from error
+            except LostProcessError as error:
+                raise LostProcessError(
+                    f"{error}; this step is lost. Checkpoints made before are intact. {resume_command(run)}"
+                ) from error
+            except (OSError, SafetensorError) as error:
+                if not is_disk_full(error):
+                    raise
+                raise ResourceError(
+                    f"the disk of {run.folder} is full ({free_space(run.folder)} free). Checkpoints made before are "
+                    f"intact; make room. {resume_command(run)}"
+                ) from error
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise ResourceError(
+                    f"memory ran out. Lower batch_size, max_new_tokens, activation_mb or prompt_cache_mb, or end other "
+                    f"programs. Checkpoints made before are intact. {resume_command(run)}"
+                ) from error
+
+
+@contextmanager
+def _noted(journal: Journal) -> Iterator[None]:
+    """How the work ended is in the journal, unless not even that can be written any more."""
+    try:
+        yield
+    except BaseException as error:
+        stopped = isinstance(error, StoppedError | KeyboardInterrupt)
+        told = str(error) if isinstance(error, BurnishError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError, BurnishError):
+            journal.end("stopped" if stopped else "failed", told)
+        raise
+    journal.end("finished")
 
 
 @contextmanager

@@ -48,6 +48,10 @@ COLUMNS: dict[str, Column] = {
     "td_error": Column("td_error", "r + gamma * V(s') - V(s)", "TDError.compute_td_errors"),
     "advantage": Column("advantage", "GAE, before whitening", "GAEAdvantage.compute_gae_advantages"),
     "returns": Column("return", "what the value model learns to predict", "ReturnCalculator.add_reward_to_go"),
+    "ratio": Column(
+        "ratio", "probability over that when it was sampled, at the last training pass", "ModelTrainer.add_ratios"
+    ),
+    "clipped": Column("clipped", "1 where that ratio had left the clip range, else 0", "ModelTrainer.add_ratios"),
 }
 COLUMN_OF_ROW_KEY = {column.row_key: name for name, column in COLUMNS.items()}
 ROW_KEYS = ("prompt_id", "position", "group", "state", "kept", "finished", *COLUMN_OF_ROW_KEY)

@@ -18,6 +18,7 @@ from burnish.show.charts import Chart, Line, series, short
 from burnish.show.comparison import comparison, speakers_of, who_won
 from burnish.show.credit import credit_sentence, unmeasured_sentence
 from burnish.show.earlier_stages import earlier_stages
+from burnish.show.health import band_of
 from burnish.show.samples import spread_samples
 from burnish.text import headline, hider, minutes, visible
 
@@ -25,20 +26,20 @@ SHOWN_RESPONSES = 6
 SHOWN_ANSWERS = 6
 LONGEST_HEADLINE = 140
 
-CHARTS: dict[str, tuple[str, tuple[float, float] | None]] = {
-    "reward": ("Reward", None),
-    "kl": ("KL to the reference", (0.0, 15.0)),
-    "entropy": ("Entropy", None),
-    "response_tokens": ("Response length", None),
-    "clip_fraction": ("Clip fraction", (0.02, 0.3)),
-    "explained_variance": ("Explained variance", (0.3, 0.9)),
-    "approx_kl": ("Size of the update", (0.001, 0.05)),
-    "policy_loss": ("Policy loss", None),
-    "value_loss": ("Value loss", None),
-    "learning_rate": ("Learning rate", None),
-    "seconds": ("Seconds per step", None),
+CHARTS: dict[str, tuple[str, str]] = {
+    "reward": ("Reward", "score"),
+    "kl": ("KL to the reference", "nats per response"),
+    "entropy": ("Entropy", "nats per token"),
+    "response_tokens": ("Response length", "tokens"),
+    "clip_fraction": ("Clip fraction", "share of tokens"),
+    "explained_variance": ("Explained variance", "share"),
+    "approx_kl": ("Size of the update", "nats per token"),
+    "policy_loss": ("Policy loss", ""),
+    "value_loss": ("Value loss", ""),
+    "learning_rate": ("Learning rate", ""),
+    "seconds": ("Seconds per step", "s"),
 }
-"""Metric, title, and its healthy range in numbers where there is one."""
+"""Metric, title and unit."""
 
 COLUMN_NAMES = {
     "logprob_policy": "log-probability",
@@ -147,12 +148,12 @@ def report_page(run: Run) -> str:
 
 def _charts(rows: list[dict[str, Any]]) -> list[Chart]:
     charts = []
-    for key, (title, band) in CHARTS.items():
+    for key, (title, _) in CHARTS.items():
         line = series(rows, key, title.lower())
         if line is not None:
             metric = METRICS[key]
             lines = [line, *(_reward_parts(rows) if key == "reward" else [])]
-            charts.append(Chart(title, metric.meaning, metric.healthy, metric.red_flag, lines, band))
+            charts.append(Chart(title, metric.meaning, metric.healthy, metric.red_flag, lines, band_of(key)))
     return charts
 
 

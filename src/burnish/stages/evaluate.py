@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from burnish.config import TrainConfig
-from burnish.data import prompts_of
+from burnish.data import Prompt, messages_of, prompts_of
 from burnish.errors import InputError
 from burnish.evaluation import people
 from burnish.evaluation.evaluation import Evaluation
@@ -44,11 +44,9 @@ def evaluate_run(
     with run.lock():
         known = run.read("verdict.json") if ask and best_of is None and run.has("verdict.json") else {}
         if "evaluations" in known:
-            start, tuned, best = (_evaluation(known["evaluations"][s], prompts) for s in ("start", "tuned", "best"))
-            assert start is not None
-            assert tuned is not None
+            start, tuned, best, best_of = _measured(known, prompts)
             people.ask(run, start, tuned, ask, choose)
-            verdict = write_verdict(console, run, start, tuned, best, known["best_of_n"]["n"] if best else 1)
+            verdict = write_verdict(console, run, start, tuned, best, best_of)
         else:
             with terminal.starting(console):
                 from burnish.stages.judging import judge_run
@@ -56,6 +54,16 @@ def evaluate_run(
             verdict = judge_run(console, held_out, best_of or held_out.config.best_of, ask, choose)
     console.print(plain(verdict.sentence), highlight=False)
     return verdict
+
+
+def count_choices(run: Run) -> None:
+    """The verdict again, with what people have said since. Nothing is measured anew, and no data is read."""
+    with run.lock():
+        known = run.read("verdict.json")
+        if "evaluations" not in known:
+            raise InputError(f"verdict.json of {run.name} was written by an older version; make it again: burnish eval")
+        prompts = [Prompt(row["prompt"], messages=row.get("messages")) for row in known["answers"]]
+        write_verdict(Console(quiet=True), run, *_measured(known, prompts))
 
 
 @dataclass(frozen=True)
@@ -117,13 +125,22 @@ def write_verdict(
     human = people.wins(run, start, tuned)
     verdict = judge(start, tuned, None if best is None else (best_of, best), human)
     answers = [
-        {"prompt": p, "start": s, "tuned": t} for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
+        {"prompt": p, "start": s, "tuned": t} | ({"messages": chat} if (chat := messages_of(p)) else {})
+        for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
     ]
     evaluations = {"start": asdict(start), "tuned": asdict(tuned), "best": best and asdict(best)}
     sides = {"start": start.as_dict(), "tuned": tuned.as_dict(), "answers": answers, "evaluations": evaluations}
     run.write("verdict.json", verdict.as_dict() | sides)
     console.print(verdict_table(start, tuned, verdict))
     return verdict
+
+
+def _measured(known: dict[str, Any], prompts: Sequence[str]) -> tuple[Evaluation, Evaluation, Evaluation | None, int]:
+    """What verdict.json was made from, as `write_verdict` takes it."""
+    start, tuned, best = (_evaluation(known["evaluations"][side], prompts) for side in ("start", "tuned", "best"))
+    assert start is not None
+    assert tuned is not None
+    return start, tuned, best, known["best_of_n"]["n"] if best else 1
 
 
 def _evaluation(kept: dict[str, Any] | None, prompts: Sequence[str]) -> Evaluation | None:

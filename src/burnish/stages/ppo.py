@@ -86,8 +86,11 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
                     highlight=False,
                 )
 
+        journal = saving.journal
+        journal.doing(step, config.steps, "measuring held-out prompts before training")
         before = _start(console, trainer, config, run, prompts.held_out, second)
         _train(console, trainer, config, prompts, run, saving)
+        journal.doing(config.steps, config.steps, "measuring held-out prompts after training")
         after = _measure(console, trainer, prompts.held_out, second, "after")
         if before is not None and after is not None:
             before, after = both_scored(before, after)
@@ -153,7 +156,12 @@ def _train(
     probes = (prompts.held_out or prompts.train)[:NUM_PROBES]
     probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
     with terminal.StepProgress(console, config.steps, trainer.step) as progress:
-        trainer.clock.on_phase = progress.on_phase
+
+        def on_phase(phase: str) -> None:
+            progress.on_phase(phase)
+            saving.journal.doing(trainer.step + 1, config.steps, phase)
+
+        trainer.clock.on_phase = on_phase
 
         def probe(step: int) -> None:
             """The most likely answers to the same prompts, in the course of training."""

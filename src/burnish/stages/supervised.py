@@ -71,6 +71,7 @@ class SupervisedStage:
             identity = identity_of(trainer.base, [trainer.model], data)
             done = saving.begin(epochs.sound_state, epochs.restore, identity, beginning.from_step)
             keep_prompts(run, data)
+            saving.journal.doing(done, updates, "training")
             before = _kept_start(run, done, lambda: self.measure_start(trainer, data))
             with terminal.updates(console, self.name, updates, done) as show:
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -32,6 +33,25 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Of so many pairs the share that the model gets right, and its 95 % interval; of pairs that share a prompt as in
+    `accuracy_interval`.
+    """
+
+    count: int
+    right: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Bin(Share):
+    """Pairs about which the model is about as sure."""
+
+    sure: float
+    """On average: sigmoid(margin as trained)."""
+
+
+@dataclass(frozen=True)
 class RewardReport:
     """All on held-out pairs; `margin` is the chosen answer's score minus the rejected one's."""
 
@@ -49,6 +69,12 @@ class RewardReport:
     bag_of_words: float
     """Accuracy of a logistic regression on word counts, trained on the same pairs."""
     mistakes: list[Mistake]
+    calibration: list[Bin] = field(default_factory=list)
+    """The pairs in bins of equal size, from those it is least sure about to those it is most sure about."""
+    by_length: dict[str, Share] = field(default_factory=dict)
+    """`longer`: on pairs in which people chose the longer answer; `shorter`: on the others that differ in length. Far
+    apart: the model follows length where people do not.
+    """
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -131,28 +157,51 @@ def reward_report(
     margins = [c - r for c, r in zip(chosen, rejected, strict=True)]
     right = [m > 0 for m in margins]
     lengths = [[len(words(answer)) for answer in (p.chosen, p.rejected)] for p in held_out]
+    bins = _calibration([m * spread for m in margins], held_out)
+    chosen_by_length = {
+        "longer": [n for n, (c, r) in enumerate(lengths) if c > r],
+        "shorter": [n for n, (c, r) in enumerate(lengths) if c < r],
+    }
     wrong = sorted((m, n) for n, m in enumerate(margins) if m <= 0)[:SHOWN_MISTAKES]
     return RewardReport(
         num_pairs=len(held_out),
         accuracy=fmean(right),
         accuracy_interval=clustered_share_interval(right, [p.prompt for p in held_out]),
         margin=fmean(margins),
-        calibration_error=_calibration_error([m * spread for m in margins]),
+        calibration_error=calibration_error(bins),
         length_correlation=correlation([*chosen, *rejected], [n for side in zip(*lengths, strict=True) for n in side]),
         longer_wins=fmean((c > r) + 0.5 * (c == r) for c, r in lengths),
         bag_of_words=bag_of_words_accuracy(train, held_out),
         mistakes=[Mistake(held_out[n].prompt, held_out[n].chosen, held_out[n].rejected, m) for m, n in wrong],
+        calibration=bins,
+        by_length={
+            name: Share(len(own), fmean(right[n] for n in own), _interval(right, held_out, own))
+            for name, own in chosen_by_length.items()
+            if own
+        },
     )
 
 
-def _calibration_error(margins: Sequence[float]) -> float:
-    """Pairs in bins of equal size by confidence; in each, confidence against accuracy."""
-    sure = sorted((1 / (1 + math.exp(-min(abs(m), 50))), m > 0) for m in margins)
-    bins = [
-        sure[len(sure) * k // CALIBRATION_BINS : len(sure) * (k + 1) // CALIBRATION_BINS]
-        for k in range(CALIBRATION_BINS)
+def _calibration(margins: Sequence[float], held_out: Sequence[Preference]) -> list[Bin]:
+    """Pairs in bins of equal size by confidence."""
+    right = [m > 0 for m in margins]
+    sure = [1 / (1 + math.exp(-min(abs(m), 50))) for m in margins]
+    order = sorted(range(len(margins)), key=lambda n: (sure[n], right[n]))
+    cuts = [len(order) * k // CALIBRATION_BINS for k in range(CALIBRATION_BINS + 1)]
+    return [
+        Bin(len(own), fmean(right[n] for n in own), _interval(right, held_out, own), fmean(sure[n] for n in own))
+        for own in (order[a:b] for a, b in pairwise(cuts))
+        if own
     ]
-    return sum(abs(sum(p for p, _ in b) - sum(r for _, r in b)) for b in bins) / len(sure)
+
+
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """Confidence against accuracy in each bin."""
+    return sum(b.count * abs(b.sure - b.right) for b in bins) / sum(b.count for b in bins)
+
+
+def _interval(right: Sequence[bool], held_out: Sequence[Preference], places: Sequence[int]) -> tuple[float, float]:
+    return clustered_share_interval([right[n] for n in places], [held_out[n].prompt for n in places])
 
 
 def bag_of_words_accuracy(train: Sequence[Preference], held_out: Sequence[Preference]) -> float:

@@ -1,0 +1,1 @@
+"""The page: a local web application over run folders."""

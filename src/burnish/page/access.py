@@ -1,0 +1,213 @@
+"""Who may ask the page for what: names it answers to, where a request comes from, the token, sizes and rates.
+
+A page on this machine can be reached by every other page that the browser has open. So a request must name an address
+that is ours (a name that somebody else's DNS points here is refused), and what changes or computes something must come
+from our own pages and bring the token. Beyond this machine, everything needs the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import secrets
+import socket
+import time
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LARGEST_BODY = 1_000_000  # bytes
+LONGEST_ADDRESS = 4_000  # bytes of path and query
+WRITES_PER_MINUTE = 240
+WRONG_TOKENS_PER_MINUTE = 30
+SAFE_METHODS = ("GET", "HEAD")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # `no-referrer` would make the browser hide the Origin of our own forms
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Rate:
+    """So many a minute, in bursts of no more."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._per_second, self._most = per_minute / 60, float(per_minute)
+        self._left, self._then = self._most, time.monotonic()
+
+    def allows(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._then) * self._per_second)
+        self._then = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the page listens, and the token that opens it."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return _is_loopback(self.host)
+
+    @property
+    def cookie(self) -> str:
+        """Its name: ports of one machine share their cookies."""
+        return f"burnish-{self.port}"
+
+    def answers_to(self, host: str) -> bool:
+        """Whether a Host header names this page. Its port may be another one: that of an SSH tunnel."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            urlsplit(f"//{host}").port  # noqa: B018  # raises where it is none
+        except ValueError:
+            return False
+        if _is_loopback(name):
+            return True
+        return not self.is_local and (_is_address(name) or name in (self.host.lower(), socket.gethostname().lower()))
+
+    def comes_from_here(self, headers: Headers) -> bool:
+        """Whether one of our own pages sent it, or no browser at all."""
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if origin is not None and (
+            urlsplit(origin).scheme not in ("http", "https") or urlsplit(origin).netloc != headers.get("host")
+        ):
+            return False
+        return site in (None, "same-origin", "none")
+
+    def has_token(self, headers: Headers) -> bool:
+        given = []
+        if headers.get("authorization", "").startswith("Bearer "):
+            given.append(headers["authorization"].removeprefix("Bearer "))
+        for cookie in headers.get("cookie", "").split(";"):  # other servers of this machine set theirs, of any form
+            name, _, value = cookie.strip().partition("=")
+            if name == self.cookie:
+                given.append(value)
+        return any(self.is_token(text) for text in given)
+
+    def is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.token.encode())
+
+
+class Guard:
+    """Stands before the application."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self.access = access
+        self._writes, self._wrong = Rate(WRITES_PER_MINUTE), Rate(WRONG_TOKENS_PER_MINUTE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":  # there are no web sockets
+            refusal = self._refusal(scope)
+            app = refusal or self.app
+            await app(scope, receive if refusal else _limited(receive), _with_headers(send, scope["path"]))
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """What is answered instead, if anything is."""
+        headers, method, access = Headers(scope=scope), scope["method"], self.access
+        query = scope["query_string"].decode("latin-1")
+        if len(scope.get("raw_path") or b"") + len(query) > LONGEST_ADDRESS:
+            return _refused(scope, 414, "the address is too long")
+        if not access.answers_to(headers.get("host", "")):
+            return _refused(scope, 403, "this page does not answer to that name; open the address that it printed")
+        if int(_digits(headers.get("content-length", "0"))) > LARGEST_BODY:
+            return _refused(scope, 413, f"more than {LARGEST_BODY} bytes")
+        writes = method not in SAFE_METHODS
+        if writes and not access.comes_from_here(headers):
+            return _refused(scope, 403, "this was sent by another page than burnish's")
+        tokens = [value for key, value in parse_qsl(query) if key == "token"]
+        if tokens and not writes:
+            return self._signed_in(scope, query, tokens[-1])
+        if (writes or not access.is_local) and not access.has_token(headers):
+            return self._wrong_token(scope)
+        if writes and not self._writes.allows():
+            return _refused(scope, 429, "too many requests; wait a minute")
+        return None
+
+    def _signed_in(self, scope: Scope, query: str, token: str) -> Response:
+        """The token moves from the address, which stays in histories, into a cookie."""
+        if not self.access.is_token(token):
+            return self._wrong_token(scope)
+        rest = urlencode([(key, value) for key, value in parse_qsl(query) if key != "token"])
+        where = "/" + quote(scope["path"].lstrip("/\\"))  # two slashes would lead to another machine
+        response = RedirectResponse(f"{where}?{rest}" if rest else where, 303)
+        response.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict", path="/")
+        return response
+
+    def _wrong_token(self, scope: Scope) -> Response:
+        if not self._wrong.allows():
+            return _refused(scope, 429, "too many requests without the token; wait a minute")
+        return _refused(scope, 401, "this needs the token: open the whole address that `burnish page` printed")
+
+
+def _refused(scope: Scope, status: int, why: str) -> Response:
+    if scope["path"].startswith("/api/"):
+        return JSONResponse({"error": why}, status)
+    return PlainTextResponse(why + "\n", status)
+
+
+def _limited(receive: Receive) -> Receive:
+    """A body without a length is counted as it comes."""
+    size = 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > LARGEST_BODY:
+            return {"type": "http.disconnect"}
+        return message
+
+    return counted
+
+
+def _with_headers(send: Send, path: str) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers["Cache-Control"] = "no-cache" if path.startswith("/static/") else "no-store"
+        await send(message)
+
+    return sending
+
+
+def _digits(text: str) -> str:
+    """A length that is none counts as too long."""
+    return text if text.isascii() and text.isdigit() and len(text) < 16 else str(LARGEST_BODY + 1)
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _is_address(name: str) -> bool:
+    """A number: no DNS can point it elsewhere."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,182 @@
+"""The application: its views and actions as routes, behind the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from burnish.errors import BurnishError, InputError, LockedError
+from burnish.page import compare, credit, judge, one_run, overview, reward_model, rollouts, same_prompt
+from burnish.page.access import Access, Guard
+from burnish.page.library import DAMAGE, Library, NoSuchRunError
+from burnish.page.view import Action, Asked, Data, Looks, View
+
+VIEWS: tuple[View, ...] = (
+    overview.VIEW,
+    one_run.VIEW,
+    rollouts.VIEW,
+    same_prompt.VIEW,
+    credit.VIEW,
+    reward_model.VIEW,
+    judge.VIEW,
+    compare.VIEW,
+)
+ACTIONS: tuple[Action, ...] = (one_run.STOP, judge.JUDGE)
+
+MOST_LISTENERS = 400
+LOOK_EVERY = 1.0  # seconds between looks at whether something is new
+SIGN_OF_LIFE = 15.0  # seconds after which a listener is told that nothing is
+STATIC = Path(__file__).parent / "static"
+
+
+def application(library: Library, access: Access) -> ASGIApp:
+    """The whole page over the runs of a library."""
+    views, actions = VIEWS, ACTIONS
+    if library.labelled is not None:
+        views, actions = (*views, judge.LABEL), (*actions, judge.SAY)
+    looks = Looks(views)
+    routes: list[Route | Mount] = [Mount("/static", StaticFiles(directory=STATIC))]
+    events = _events(library)
+    routes += [Route("/api/events", events), Route("/api/events/{run:path}", events)]
+    for view in views:
+        routes += [
+            Route(f"/api{view.address}", _as_json(view, library, looks)),
+            Route(view.address, _as_html(view, library, looks, access)),
+        ]
+    for action in actions:
+        routes += [
+            Route(f"/api{action.address}", _acting(action, library, looks, as_json=True), methods=["POST"]),
+            Route(action.address, _acting(action, library, looks, as_json=False), methods=["POST"]),
+        ]
+    handlers: dict[Any, Any] = {BurnishError: _told(looks), HTTPException: _told(looks)}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), access)
+
+
+def _asked(request: Request, library: Library, form: dict[str, list[str]] | None = None) -> Asked:
+    query = {key: request.query_params.getlist(key) for key in request.query_params}
+    return Asked(library, dict(request.path_params), query if form is None else form)
+
+
+def _seen(view: View, asked: Asked) -> Data:
+    """What a view gives. Files that are not as burnish writes them end in a sentence."""
+    try:
+        return view.data(asked)
+    except DAMAGE as error:
+        if isinstance(error, InputError):
+            raise
+        name = asked.path.get("run", "a run")
+        raise InputError(f"the files of {name} are damaged: {type(error).__name__}: {error}") from error
+
+
+def _as_json(view: View, library: Library, looks: Looks) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:  # a plain function: Starlette gives it a thread of its own
+        return Response(looks.json(_seen(view, _asked(request, library))), media_type="application/json")
+
+    return endpoint
+
+
+def _as_html(view: View, library: Library, looks: Looks, access: Access) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        run = request.path_params.get("run")
+        version = _version(library, run)  # before the data: what changes meanwhile is then fetched again
+        data = _seen(view, _asked(request, library))
+        may_write = access.has_token(request.headers)
+        title = run or library.root.name
+        return HTMLResponse(looks.render(f"{view.name}.html", data, title=title, version=version, may_write=may_write))
+
+    return endpoint
+
+
+def _acting(action: Action, library: Library, looks: Looks, as_json: bool) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        asked = _asked(request, library, _form(await request.body(), request.headers.get("content-type", "")))
+        done = await run_in_threadpool(action.do, asked)
+        if as_json:
+            return Response(looks.json(done), media_type="application/json")
+        return RedirectResponse(action.leads_to(asked), 303)
+
+    return endpoint
+
+
+def _form(body: bytes, kind: str) -> dict[str, list[str]]:
+    """What was sent, by key: a form, or an object of JSON whose values are texts or numbers, or lists of them."""
+    try:
+        if kind.split(";")[0].strip() == "application/json":
+            values = json.loads(body or b"{}").items()
+            return {key: [str(v) for v in (own if isinstance(own, list) else [own])] for key, own in values}
+        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
+    except (ValueError, AttributeError):
+        raise HTTPException(400, "this is neither a form nor an object of JSON") from None
+
+
+def _told(looks: Looks) -> Callable[[Request, Exception], Response]:
+    """An error as a sentence, in the form that was asked for."""
+
+    def handler(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            status, why = error.status_code, str(error.detail)
+        else:
+            status = 404 if isinstance(error, NoSuchRunError) else 409 if isinstance(error, LockedError) else 422
+            why = str(error)
+        data: Data = {"error": why}
+        if request.url.path.startswith("/api/"):
+            return Response(looks.json(data), status, media_type="application/json")
+        return HTMLResponse(looks.render("error.html", data, title="burnish", version="", may_write=False), status)
+
+    return handler
+
+
+def _events(library: Library) -> Callable[[Request], Any]:
+    """Tells a listener, as server-sent events, whenever there is something new to see of a run, or of any of them."""
+    listeners = 0
+
+    async def endpoint(request: Request) -> Response:
+        nonlocal listeners
+        name: str | None = request.path_params.get("run")
+        if name is not None:
+            await run_in_threadpool(library.run, name)
+        if listeners >= MOST_LISTENERS:
+            return JSONResponse({"error": "too many listeners; close some pages"}, 503)
+
+        async def stream() -> AsyncIterator[str]:
+            nonlocal listeners
+            listeners += 1
+            try:
+                yield "retry: 2000\n\n"
+                told, quiet = "", 0.0
+                while True:
+                    version = await run_in_threadpool(_version, library, name)
+                    if version != told:
+                        told, quiet = version, 0.0
+                        yield f"event: version\ndata: {json.dumps({'version': version})}\n\n"
+                    elif quiet >= SIGN_OF_LIFE:
+                        quiet = 0.0
+                        yield ": still here\n\n"
+                    await asyncio.sleep(LOOK_EVERY)
+                    quiet += LOOK_EVERY
+            finally:
+                listeners -= 1
+
+        return StreamingResponse(stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    return endpoint
+
+
+def _version(library: Library, name: str | None) -> str:
+    try:
+        return library.version(name)
+    except NoSuchRunError:
+        return "gone"

@@ -1,0 +1,280 @@
+"""Judge: which of two answers is better, blind; how good one is; what would have been better. Nothing on the page says
+whose an answer is, and every word is kept at once (said.py).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from burnish.errors import InputError, LockedError
+from burnish.evaluation import agreement
+from burnish.evaluation.said import Row, Said, sides_of
+from burnish.page import candidates
+from burnish.page.candidates import Candidates, Pair, key_of, prompt_row
+from burnish.page.library import Library
+from burnish.page.view import Action, Asked, Data, View, address, quoted
+from burnish.runs.run import Run
+from burnish.stages.evaluate import count_choices
+from burnish.text import visible
+
+HOW = ("choose", "score")
+ASKED_AGAIN = 10  # one in so many pairs is asked a second time
+NOT_SOONER = 5  # choices later
+SCORES = (1, 5)
+FILES = ("preferences", "scores", "demonstrations", "choices")
+CHOICES = ("left-much", "left", "tie", "right", "right-much", "skip")
+LONGEST_NAME, LONGEST_ANSWER = 40, 100_000
+sides = random.SystemRandom()  # no seed: which side an answer stands on must not be foreseen
+counting = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is judged, and where what people say is kept."""
+
+    candidates: Candidates
+    said: Said
+    after: Callable[[], None] = lambda: None
+    """What there is to do when something was said."""
+
+
+def place_of(asked: Asked) -> Place:
+    """Path: `run`, or none for the file that the page was given. Query: `against`."""
+    name = asked.path.get("run")
+    if name is None:
+        path = asked.library.labelled
+        assert path is not None
+        return Place(candidates.of_file(path), Said(path.parent, f"{path.stem}-"))
+    run, against = asked.library.run(name), asked.one("against")
+    found = candidates.of_run(asked.library, name, against)
+    return Place(found, Said(run.folder), (lambda: None) if against else lambda: _count(run))
+
+
+def _count(run: Run) -> None:
+    """In the verdict. While another process is at work in the folder it has to wait until the next choice."""
+    with counting, suppress(LockedError):
+        count_choices(run)
+
+
+# ------------------------------------------------------------------------------------------------------ what is shown
+
+
+def data(asked: Asked) -> Data:
+    """Path: `run`, or none. Query: `against`, `how`, `judge`."""
+    place, judge, how = place_of(asked), _judge(asked), asked.choice("how", HOW)
+    rows = place.said.rows()
+    mine = [row for row in rows if row.get("judge", "") == judge]
+    told = _choosing(place, mine) if how == "choose" else _scoring(place, mine)
+    name = asked.path.get("run")
+    return (
+        _heading(asked.library, name)
+        | told
+        | _results(place, rows)
+        | {
+            "against": asked.one("against"),
+            "others": _others(asked.library, name) if name is not None else [],
+            "how": how,
+            "judge": judge,
+            "said": len(mine),
+            "can_undo": bool(mine),
+            "question_key": told["question"] and key_of(told["question"]["prompt"]),
+            "files": [f"{place.said.prefix}{kind}.jsonl" for kind in FILES if place.said.path(kind).is_file()],
+        }
+    )
+
+
+def _choosing(place: Place, mine: list[Row]) -> Data:
+    pairs = {pair.key: pair for pair in place.candidates.pairs}
+    first, again = _chosen(mine, pairs, False), _chosen(mine, pairs, True)
+    due = len(pairs) // ASKED_AGAIN
+    pair = _next(pairs, mine, first, again)
+    question = None
+    if pair is not None:
+        left, right = pair.answers if sides.random() < 0.5 else pair.answers[::-1]
+        shown = [{"answer": key_of(text), "text": text} for text in (left, right)]
+        question = {"pair": pair.key, "prompt": str(pair.prompt), "left": shown[0], "right": shown[1]}
+    skipped = sum(row["better"] == "skip" for row in mine if _pair_key(row) in pairs)
+    made = len(first) + len(again) + skipped
+    return {"question": question, "made": made, "total": max(made, len(pairs) + due)}
+
+
+def _next(pairs: dict[str, Pair], mine: list[Row], first: dict[str, int], again: dict[str, int]) -> Pair | None:
+    """One that this judge has not seen; now and then, and at the end, one that was seen some time ago."""
+    order = [key for row in mine if (key := _pair_key(row)) in pairs]
+    fresh = next((key for key in pairs if key not in order), None)
+    if len(again) < len(first) // ASKED_AGAIN:
+        early = [key for key in first if key not in again and key not in order[-NOT_SOONER:]]
+        if early:
+            return pairs[min(early)]  # keys are hashes: any of them, and after an undo the same
+    return pairs[fresh] if fresh is not None else None
+
+
+def _chosen(rows: list[Row], pairs: dict[str, Pair], again: bool) -> dict[str, int]:
+    """The voices of a judge by pair: those of the first time, or of the second."""
+    found = {}
+    for row in rows:
+        key = _pair_key(row)
+        if key in pairs and row["better"] != "skip" and bool(row.get("again")) == again:
+            found[key] = _voice(row, pairs[key])
+    return found
+
+
+def _pair_key(row: Row) -> str | None:
+    both = sides_of(row)
+    return None if both is None else key_of(row["prompt"], *sorted(row[side] for side in both))
+
+
+def _voice(row: Row, pair: Pair) -> int:
+    """1 where the pair's first answer was chosen."""
+    if row["better"] == "tie":
+        return 0
+    return 1 if row[row["better"]] == pair.answers[0] else -1
+
+
+def _scoring(place: Place, mine: list[Row]) -> Data:
+    answers = place.candidates.answers
+    known = {key_of(row["prompt"], row["response"]) for row in mine if "response" in row}
+    left = [own for own in answers if key_of(*own) not in known]
+    question = None
+    if left:
+        prompt, text = left[0]
+        question = {"prompt": str(prompt), "answer": key_of(prompt, text), "text": text}
+    return {"question": question, "made": len(answers) - len(left), "total": len(answers)}
+
+
+def _heading(library: Library, name: str | None) -> Data:
+    if name is not None:
+        return library.summary(name)
+    assert library.labelled is not None
+    return {"file": library.labelled.name}
+
+
+def _others(library: Library, name: str) -> list[str]:
+    """Runs whose answers can be set against this one's."""
+    return [other for other, run in library.runs().items() if other != name and (run.folder / "verdict.json").is_file()]
+
+
+def _results(place: Place, rows: list[Row]) -> Data:
+    """What came of it: how often each side was chosen, and how far everybody agrees."""
+    pairs = {pair.key: pair for pair in place.candidates.pairs}
+    margins = {key: pair.margin for key, pair in pairs.items() if pair.margin is not None}
+    names = list(dict.fromkeys(row.get("judge", "") for row in rows))
+    of = {name: [row for row in rows if row.get("judge", "") == name] for name in names}
+    voices = {name: _chosen(own, pairs, False) for name, own in of.items()}
+    judges = [
+        {
+            "judge": name,
+            "choices": len(voices[name]),
+            "ties": sum(voice == 0 for voice in voices[name].values()),
+            "scores": sum("score" in row for row in of[name]),
+            "corrections": sum("completion" in row for row in of[name]),
+            "with_oneself": agreement.with_oneself(voices[name], _chosen(of[name], pairs, True)),
+            "with_the_reward": agreement.with_scores(voices[name], margins),
+        }
+        for name in names
+    ]
+    return {"judges": judges, "agreement": agreement.between(voices), "tally": _tally(pairs, rows)}
+
+
+def _tally(pairs: dict[str, Pair], rows: list[Row]) -> dict[str, int]:
+    """How often each was chosen, by where it came from."""
+    tally: dict[str, int] = {}
+    for row in rows:
+        pair, both = pairs.get(_pair_key(row) or ""), sides_of(row)
+        if pair is None or both is None or row.get("again") or row["better"] == "skip":
+            continue
+        origins = dict(zip(both, row.get("from") or both, strict=True))
+        better = origins.get(row["better"], row["better"])
+        tally[better] = tally.get(better, 0) + 1
+    return tally
+
+
+# --------------------------------------------------------------------------------------------------------- what is said
+
+
+def judge_it(asked: Asked) -> Data:
+    """Form: `judge`, `said` (how much this judge had said when the question was asked: a key that is pressed twice
+    counts once), and `better` with `pair` and `left`, or `score` with `answer`, or `completion`, or `undo`.
+    """
+    place, judge = place_of(asked), _judge(asked)
+
+    def is_mine(row: Row) -> bool:
+        return row.get("judge", "") == judge
+
+    if "undo" in asked.query:
+        kept = place.said.take_back(is_mine) is not None
+    else:
+        row = _row(asked, place) | ({"judge": judge} if judge else {}) | {"time": round(time.time(), 1)}
+        key = _pair_key(row)
+
+        def row_after(rows: list[Row]) -> Row | None:
+            mine = list(filter(is_mine, rows))
+            if str(len(mine)) != asked.one("said"):
+                return None
+            is_second = key is not None and any(_pair_key(own) == key for own in mine)
+            return row | ({"again": True} if is_second else {})
+
+        kept = place.said.keep_after(row_after)
+    if kept:
+        place.after()
+    return {"kept": kept}
+
+
+def _row(asked: Asked, place: Place) -> Row:
+    """What was said, as it is kept."""
+    if "better" in asked.query:
+        return _choice(asked, place)
+    found = {key_of(*own): own for own in place.candidates.answers}.get(asked.one("answer"))
+    if "completion" in asked.query:
+        prompts = {key_of(prompt): prompt for prompt, _ in place.candidates.answers}
+        prompt, text = prompts.get(asked.one("prompt")), asked.one("completion").strip()
+        if prompt is None:
+            raise InputError("this prompt is not among those to be judged any more; load the page again")
+        if not text or len(text) > LONGEST_ANSWER:
+            raise InputError(f"a better answer has 1 to {LONGEST_ANSWER} characters, this one has {len(text)}")
+        return prompt_row(prompt) | {"completion": text.replace("\r\n", "\n")}
+    if found is None:
+        raise InputError("this answer is not among those to be judged any more; load the page again")
+    row = prompt_row(found[0]) | {"response": found[1]}
+    score = asked.one("score")
+    if score == "skip":
+        return row | {"better": "skip"}
+    number = asked.number("score")
+    if number is None or not SCORES[0] <= number <= SCORES[1]:
+        raise InputError(f"a score is a number from {SCORES[0]} to {SCORES[1]}, not {score!r:.40}")
+    return row | {"score": number}
+
+
+def _choice(asked: Asked, place: Place) -> Row:
+    pair = {own.key: own for own in place.candidates.pairs}.get(asked.one("pair"))
+    better, left = asked.one("better"), asked.one("left")
+    if pair is None or left not in map(key_of, pair.answers):
+        raise InputError("this pair is not among those to be judged any more; load the page again")
+    if better not in CHOICES:
+        raise InputError(f"a choice is one of {', '.join(CHOICES)}, not {better!r:.40}")
+    side, _, much = better.partition("-")
+    if side in ("tie", "skip"):
+        return pair.row(side)
+    is_first = (key_of(pair.answers[0]) == left) == (side == "left")
+    return pair.row(pair.sides[0 if is_first else 1]) | {"strength": 2 if much else 1}
+
+
+def _judge(asked: Asked) -> str:
+    return " ".join(visible(asked.one("judge")).split())[:LONGEST_NAME]
+
+
+def _back(asked: Asked) -> str:
+    name = asked.path.get("run")
+    where = "/judge" if name is None else f"/judge/{quoted(name)}"
+    return address(where, against=asked.one("against"), how=asked.one("how"), judge=_judge(asked))
+
+
+VIEW = View("judge", "/judge/{run:path}", data, "Judge")
+JUDGE = Action("/judge/{run:path}", judge_it, _back)
+LABEL = View("label", "/judge", data, "Judge")
+SAY = Action("/judge", judge_it, _back)

@@ -1,0 +1,78 @@
+"""Judging in a real browser with the keyboard alone, and a reward model that learns from it."""
+
+import json
+
+import pytest
+from test_browser import browser, keys, nothing_broke, sized, text_of, until  # noqa: F401
+
+from burnish.data import load_preferences
+from burnish.runs.run import Run
+from failures import make_workplace
+from served import served
+
+HOSTILE = "<script>document.title = 'owned'</script><img src=x onerror=\"document.title = 'owned'\">"
+REWARD = """
+model_name: model
+preferences: answers-preferences.jsonl
+batch_size: 2
+learning_rate: 0.01
+num_eval_prompts: 2
+num_centring_prompts: 2
+max_new_tokens: 6
+lora_r: 4
+run_name: judged
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    folder = make_workplace(tmp_path, REWARD)
+    rows = [{"prompt": f"{HOSTILE} {n}", "answers": [f"yes {n}", f"no {HOSTILE} {n}"]} for n in range(10)]
+    (folder / "answers.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "runs").mkdir()
+    with served(folder / "runs", labelled=folder / "answers.jsonl") as page:
+        yield folder, page
+
+
+def test_ten_pairs_judged_with_the_keyboard_train_a_reward_model(browser, place, fork_server):  # noqa: F811
+    from selenium.webdriver.common.keys import Keys
+
+    folder, page = place
+
+    def asked():
+        return text_of(browser, ".asked .small")
+
+    def left_says_yes():
+        return text_of(browser, ".pair .response .said").startswith("yes")
+
+    def press(*sent):
+        before = asked()
+        keys(browser, *sent)
+        until(lambda: asked() != before)
+
+    browser.get(f"{page.address}/judge?token={page.access.token}")
+    sized(browser, 390)
+    nothing_broke(browser, 390)
+    sized(browser, 1280)
+    keys(browser, Keys.TAB * 4, "ann", Keys.ENTER)
+    until(lambda: "judge=ann" in browser.current_url)
+    assert asked().startswith("1 of 11")
+    press("s")
+    press("u")
+    assert asked().startswith("1 of 11")
+    for _ in range(10):
+        press(Keys.ARROW_LEFT if left_says_yes() else Keys.ARROW_RIGHT)
+    assert asked().startswith("11 of 11")  # one of them again
+    keys(browser, Keys.SHIFT + (Keys.ARROW_LEFT if left_says_yes() else Keys.ARROW_RIGHT))
+    until(lambda: "All 11 are judged, ann" in (text_of(browser, ".empty") or ""))
+    browser.find_element("css selector", "#results summary").click()
+    assert "100 % of 1" in text_of(browser, "#results")  # herself, when asked again
+    browser.get(f"{page.address}/judge")  # the browser knows her
+    until(lambda: "judge=ann" in browser.current_url)
+    nothing_broke(browser, 1280)
+    learned = load_preferences(folder / "answers-preferences.jsonl").records
+    assert len(learned) == 10
+    assert all(own.chosen.startswith("yes") and own.rejected.startswith("no") for own in learned)
+    ended = fork_server.wait(fork_server.start(folder, "reward", "config.yaml"))
+    assert ended.code == 0, ended.text
+    assert Run(folder / "runs" / "judged").read("result.json")["report"]["num_pairs"] == 2
