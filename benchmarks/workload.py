@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from burnish import PPOTrainer
 from burnish.base_setup.embedded import embedded_model_folder
@@ -46,6 +46,17 @@ def prompts_of_length(shape: str | tuple[int, int], count: int, seed: int = 0) -
     """Prompts of bundled text, of so many tokens of the embedded model."""
     lengths = LENGTHS[shape] if isinstance(shape, str) else shape
     return measuring.prompts_of_length(AutoTokenizer.from_pretrained(embedded_model_folder()), lengths, count, seed)
+
+
+def random_model(family: str, **sizes: Any) -> tuple[Any, Any]:
+    """A model of any family with random weights, and the embedded model's tokenizer: speed and memory do not depend on
+    what the weights are.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
+    special = {"eos_token_id": tokenizer.eos_token_id, "bos_token_id": None, "pad_token_id": None}
+    torch.manual_seed(0)
+    config = type(AutoConfig.for_model(family))(**{"vocab_size": len(tokenizer)} | special | sizes)
+    return AutoModelForCausalLM.from_config(config), tokenizer
 
 
 def before_and_after(trainer: PPOTrainer, prompts: Split[str]) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:

@@ -280,6 +280,35 @@ def scaleout(results: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + measured_on(results)
 
 
+def sharing(results: dict[str, Any]) -> str:
+    """One row for each way and family; ratios to the first way of the family."""
+    rows = [
+        [f"`{family}`", what, f"`{scope}`", f"{seconds:.2f} s", f"{ratio:.2f}"]
+        for family, ways in results["summary"].items()
+        for (what, scope), (seconds, ratio) in ((name.split(", "), own) for name, own in ways.items())
+    ]
+    header = ["family", "what is shared", "`adapter_scope`", "a step", "beside the family's first"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
+def predicted_memory(results: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"`{r['family']}`",
+            f"{r['parameters'] / 1e6:.0f} million",
+            "the fast path" if "trunk" in r["sharing"] else r["sharing"],
+            f"`{r['scope']}`",
+            f"{r['peak']:,} MB",
+            f"{r['predicted']:,} MB",
+            f"**{r['predicted'] / r['peak'] - 1:+.0%}**",
+            f"{(r['predicted'] - r['held']) / (r['peak'] - r['held']) - 1:+.0%}",
+        ]
+        for r in results["rows"]
+    ]
+    header = ["family", "parameters", "what is shared", "`adapter_scope`", "peak", "predicted", "off", "off, work"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
 def credit(results: dict[str, Any]) -> str:
     """Each kind of credit against what continuations earned, and what the value model explained as it learned."""
 
@@ -444,6 +473,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         kl_charge,
         kl_learning,
         quantised,
+        sharing,
+        predicted_memory,
         credit,
         alternatives,
         beside,

@@ -8,7 +8,7 @@ from burnish import PPOTrainer, SAPairs
 from burnish.decoder.model_cache import InOurCache
 from burnish.decoder.shared_base import decoder_of
 from families import WITH_STATES, family_model
-from tiny import count_vowels, perturb, tiny_config, tiny_tokenizer
+from tiny import count_vowels, perturb, tiny_config, tiny_tokenizer, tiny_trainer
 
 PROMPTS = ["what is the longest of them all:", "this:", "what is the shortest of them:", "what is the second:", ":"]
 RESPONSES = ["one that is not short", "a", "two", "and so on", "the prompt is one token"]
@@ -99,6 +99,17 @@ def test_states_count_as_memory():
     (reading,) = base._prefill([(1, 2, 3)])
     assert reading.nbytes == state + 3 * base.key_bytes
     assert base.state_cost == 2 * state / base.activation_bytes
+
+
+def test_what_a_training_pass_keeps_is_found_out_where_no_formula_knows_it():
+    """On the fast path the two agree; with adapters on one layer of four, nothing is kept of those below."""
+    base = tiny_trainer().base
+    assert base._kept_by_a_pass() == pytest.approx(base.activation_bytes, rel=0.2)
+    whole, top = (trainer_of("lfm2", lora_layers=layers).base for layers in ("all", 1))
+    assert 0.15 * whole.activation_bytes < top.activation_bytes < 0.35 * whole.activation_bytes
+    experts = PPOTrainer(tiny_config(), count_vowels, family_model("qwen3_moe"), tiny_tokenizer()).base
+    assert experts.activation_bytes == experts._kept_by_a_pass()
+    assert experts.activation_bytes > 4 * 4 * 8 * 32  # of each of four layers at least eight vectors of 32 numbers
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,15 @@ class Decoder:
         return 2 * key_heads * head_dim * self.number_bytes
 
     @property
-    def activation_bytes(self) -> int:
-        """What one layer of a training pass keeps of each token until its gradient is computed.
+    def activation_bytes(self) -> int | None:
+        """What one layer of a training pass keeps of each token until its gradient is computed; None with experts,
+        whose own work depends on how transformers goes about it.
 
         Two residual streams and two normed ones, the queries and the attention's result (each as computed and as laid
         out for the next product), keys and values, and four tensors of the feed-forward part.
         """
+        if getattr(self.config, "num_experts_per_tok", None):
+            return None
         _, _, head_dim = self.key_shape(0)
         queries = self.config.num_attention_heads * head_dim
         numbers = 4 * self.config.hidden_size + 4 * queries + 4 * feed_forward_size(self.config)

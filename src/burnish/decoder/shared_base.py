@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from burnish.decoder import fast_linear
 from burnish.decoder.base_identity import BaseIdentity, adapter_of
 from burnish.decoder.decoder import CannotWalkError, Decoder
-from burnish.decoder.key_values import GrowingCache, PromptCache, Reading, Recorder, side_by_side
+from burnish.decoder.key_values import FixedPrefix, GrowingCache, PromptCache, Reading, Recorder, side_by_side
 from burnish.decoder.model_cache import OwnState
+from burnish.decoder.quantized import is_plain
 from burnish.decoder.shared_context import SharedContext
 from burnish.decoder.shared_prefix import SharedPrefix
 from burnish.decoder.whole_model import WholeModel
@@ -30,6 +31,7 @@ from burnish.errors import InputError
 from burnish.sa_pairs.table import SAPairs
 
 PREFILL_TOKENS = 4096  # prompt tokens that go through the base in one pass, padding included
+PROBE_TOKENS = 64  # of the text that shows how much a training pass keeps; some layers work on 64 tokens at a time
 MIN_SHARED_BEGINNING = 16  # tokens; a shorter common beginning is not worth a pass of its own
 
 
@@ -66,6 +68,7 @@ class SharedBase:
         self.trunk_depth = self.num_layers  # layers below the lowest adapter; none is grafted yet
         self.peft_model: PeftModel | None = None
         self._tuner_layers: list[BaseTunerLayer] = []
+        self._activation_bytes: int | None = None
         self._role: str | None = None
         self._role_is_known = True
 
@@ -151,6 +154,7 @@ class SharedBase:
         for layer in self._tuner_layers:
             fast_linear.adopt(layer)
         self._role_is_known = False  # grafting activates adapters behind our back
+        self._activation_bytes = None
         layers = lora.layers_to_transform
         lowest = 0 if layers is None else min(layers) if isinstance(layers, list) else int(layers)
         self.trunk_depth = min(self.trunk_depth, lowest) if self.decoder.shares_trunk else 0
@@ -256,7 +260,33 @@ class SharedBase:
     @property
     def activation_bytes(self) -> int:
         """What a training pass keeps of each token it computes, until its gradient is computed."""
-        return self.decoder.activation_bytes * self.num_adapted_layers
+        if self.decoder.activation_bytes is not None:
+            return self.decoder.activation_bytes * self.num_adapted_layers
+        if self._activation_bytes is None:
+            self._activation_bytes = self._kept_by_a_pass()
+        return self._activation_bytes
+
+    @torch.enable_grad()
+    def _kept_by_a_pass(self) -> int:
+        """Of each token, found out by a pass over a short text: what torch saves for the gradients of an adapter."""
+        weights = {w.untyped_storage().data_ptr() for w in self.model.parameters() if is_plain(w)}
+        kept: dict[int, int] = {}
+
+        def keep(saved: Tensor) -> Tensor:
+            storage = saved.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return saved
+
+        ids = torch.linspace(0, len(self.head) - 1, PROBE_TOKENS, device=self.device).long()[None]
+        nothing = FixedPrefix(self._room(1, 0)[self.trunk_depth :], self.trunk_depth)
+        self.take_role(next(iter(self.peft_model.peft_config)) if self.peft_model else None)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+            hidden = self.decoder.embed(ids)
+            layers = range(self.trunk_depth, self.num_layers)
+            states = self.decoder.run_layers(hidden, torch.ones_like(ids).bool(), nothing, layers)
+        del states  # until here nothing that was saved could be freed, and its place taken by another
+        return max(1, sum(kept.values()) // ids.numel())
 
     @property
     def prefix_activation_bytes(self) -> int:

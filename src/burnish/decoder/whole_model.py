@@ -154,11 +154,8 @@ class WholeModel:
         """Memory of what layers that are not attention keep of one text."""
         return nbytes_of(self.nothing_read().states)
 
-    @property
-    def activation_bytes(self) -> int:
-        """What one layer of a training pass keeps of each token until its gradient is computed: about twice what
-        Decoder's own passes keep."""
-        return 2 * (8 * self.config.hidden_size + 4 * feed_forward_size(self.config)) * self.number_bytes
+    activation_bytes: int | None = None
+    """What one layer of a training pass keeps of each token until its gradient is computed is not known beforehand."""
 
     @property
     def work_bytes(self) -> int:

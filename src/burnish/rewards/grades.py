@@ -32,5 +32,8 @@ def expected_worth(seen: Sequence[tuple[str, float]], worth: Mapping[str, float]
     mass = sum(p for token, p in seen if token in worth)
     if not mass >= LEAST_MASS:
         likely = max(seen, key=lambda one: one[1])[0] if seen else ""
-        raise RewardFailedError(f"the judge would rather begin with {likely!r:.40} than with one of {', '.join(worth)}")
+        raise RewardFailedError(
+            f"the judge begins its answer with one of {', '.join(worth)} in only {mass:.0%} of cases, and most likely "
+            f"with {likely!r:.40}"
+        )
     return sum(p * worth[token] for token, p in seen if token in worth) / mass
