@@ -42,7 +42,8 @@ def _own_lines(config: Any) -> list[Line]:
         meaning = " ".join((field.description or "").split())
         choices = [c for c in _choices(field.annotation) if f"`{c}`" not in meaning]
         said = f" One of: {', '.join(_choices(field.annotation))}." if choices else ""
-        lines.append((name, default, meaning + said))
+        within = "rollout." if config is ServedRollout else ""
+        lines.append((within + name, default, meaning + said))
     return lines
 
 
