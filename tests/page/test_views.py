@@ -95,6 +95,7 @@ def addresses(page):
     names = [quoted(name) for name in page.library.runs()]
     yield "/"
     yield "/?text=%3Cscript%3E&sort=reward"
+    yield "/start"
     yield "/compare?" + "&".join(f"run={name.replace('&', '%26').replace('/', '%2F')}" for name in names)
     for view in VIEWS:
         if view.is_of_a_run:

@@ -66,7 +66,7 @@ def _count(run: Run) -> None:
 
 def data(asked: Asked) -> Data:
     """Path: `run`, or none. Query: `against`, `how`, `judge`."""
-    place, judge, how = place_of(asked), _judge(asked), asked.choice("how", HOW)
+    place, judge, how = place_of(asked), judge_of(asked), asked.choice("how", HOW)
     rows = place.said.rows()
     mine = [row for row in rows if row.get("judge", "") == judge]
     told = _choosing(place, mine) if how == "choose" else _scoring(place, mine)
@@ -201,7 +201,7 @@ def judge_it(asked: Asked) -> Data:
     """Form: `judge`, `said` (how much this judge had said when the question was asked: a key that is pressed twice
     counts once), and `better` with `pair` and `left`, or `score` with `answer`, or `completion`, or `undo`.
     """
-    place, judge = place_of(asked), _judge(asked)
+    place, judge = place_of(asked), judge_of(asked)
 
     def is_mine(row: Row) -> bool:
         return row.get("judge", "") == judge
@@ -264,14 +264,14 @@ def _choice(asked: Asked, place: Place) -> Row:
     return pair.row(pair.sides[0 if is_first else 1]) | {"strength": 2 if much else 1}
 
 
-def _judge(asked: Asked) -> str:
+def judge_of(asked: Asked) -> str:
     return " ".join(visible(asked.one("judge")).split())[:LONGEST_NAME]
 
 
 def _back(asked: Asked) -> str:
     name = asked.path.get("run")
     where = "/judge" if name is None else f"/judge/{quoted(name)}"
-    return address(where, against=asked.one("against"), how=asked.one("how"), judge=_judge(asked))
+    return address(where, against=asked.one("against"), how=asked.one("how"), judge=judge_of(asked))
 
 
 VIEW = View("judge", "/judge/{run:path}", data, "Judge")

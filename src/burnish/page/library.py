@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from burnish.errors import InputError
+from burnish.page.computing import Computing
 from burnish.page.growing import GrowingFile, Metrics, last_rows, spread_points
 from burnish.runs.journal import JOURNAL, NOW, Condition, condition_of, doing_now
 from burnish.runs.run import RESULTS, Run, step_of
@@ -47,6 +48,7 @@ class Library:
         self.root = root.resolve()
         self.labelled = labelled
         """A file of answers that are to be judged."""
+        self.computing = Computing()
         self._lock = threading.Lock()
         self._found: dict[str, Run] = {}
         self._looked = -LOOKED_AGAIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -79,6 +79,16 @@ class Action:
     do: Callable[[Asked], Data]
     leads_to: Callable[[Asked], str] = lambda asked: "/"
     """Where a form's sender sees what came of it."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Something that a person may ask for, which takes a while: its answer comes in pieces, each a line of JSON. It
+    needs the token as an action does.
+    """
+
+    address: str
+    ask: Callable[[Asked], Iterator[Data]]
 
 
 class Looks:
