@@ -11,6 +11,7 @@ from burnish.config import SFTConfig, TrainConfig
 from burnish.errors import InputError
 from burnish.page import overview
 from burnish.page.app import VIEWS, _seen
+from burnish.page.kept_responses import KeptResponses
 from burnish.page.library import Library
 from burnish.page.rollouts import histogram
 from burnish.page.same_prompt import word_diff
@@ -344,6 +345,7 @@ def test_a_response_that_was_added_is_there_at_once_without_reading_the_others(t
     for step in range(1, 50):
         run.append("samples.jsonl", sample(step, "p", "r", 1.0))
     library = Library(tmp_path)
+    assert library.growing("run", KeptResponses) is library.growing("run", KeptResponses)
     view = next(v for v in VIEWS if v.name == "rollouts")
     view.data(Asked(library, {"run": "run"}, {"step": ["1"]}))
     run.append("samples.jsonl", sample(50, "p", "new", [0.5, 0.25]))

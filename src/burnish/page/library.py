@@ -52,7 +52,7 @@ class Library:
         self._lock = threading.Lock()
         self._found: dict[str, Run] = {}
         self._looked = -LOOKED_AGAIN
-        self._kept: OrderedDict[tuple[str, type], GrowingFile] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Any], GrowingFile] = OrderedDict()
         self._summaries: dict[str, tuple[Version, dict[str, Any]]] = {}
         self._settings: dict[str, tuple[Mark, dict[str, Any]]] = {}
         self._versions: dict[str | None, tuple[float, str]] = {}
@@ -82,8 +82,9 @@ class Library:
         run = self.run(name)
         with self._lock:
             key = (name, kind)
-            kept = self._kept.pop(key, None) or kind(run)
-            self._kept[key] = kept  # type: ignore[index]
+            kept = self._kept.pop(key, None)
+            kept = kind(run) if kept is None else kept
+            self._kept[key] = kept
             while len(self._kept) > KEPT_FILES:
                 self._kept.popitem(last=False)
         kept.update()
@@ -182,8 +183,8 @@ def _summary(run: Run) -> dict[str, Any]:
         outcome = outcome_of(run)
     except (*DAMAGE, OSError) as error:
         told = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
-        nothing = {"stage": None, "step": 0, "steps": None, "seconds_left": None, "curve": None, "points": []}
-        return nothing | {"last": None, "outcome": told, "begun": None, "changed": None}
+        unknown = ("stage", "steps", "seconds_left", "curve", "last", "begun", "changed")
+        return dict.fromkeys(unknown) | {"step": 0, "points": [], "outcome": told}
     last = rows[-1].get(curve) if rows else None
     if isinstance(last, int | float) and math.isfinite(last) and points and points[-1][0] < step:
         points.append((step, float(last)))

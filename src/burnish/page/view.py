@@ -157,7 +157,7 @@ def sparkline(points: list[tuple[float, float]], width: int = 120, height: int =
         return Markup("")
     (first, _), (last, _) = points[0], points[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
-    parts = []
+    parts: list[str] = []
     for x, y in points:
         across = 2 + (width - 4) * (x - first) / ((last - first) or 1)
         up = 3 + (height - 6) * (1 - (y - low) / ((high - low) or 1))
