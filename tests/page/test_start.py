@@ -32,11 +32,14 @@ def page(tmp_path, monkeypatch):
 def test_every_key_is_there_with_its_meaning_default_and_range(page):
     for stage, own in STAGES.items():
         shown = page.ask(f"/api/start?stage={stage}").json
+        every = [field["key"] for section in shown["sections"] for field in section["fields"]]
+        assert len(every) == len(set(every))
         fields = {field["key"]: field for section in shown["sections"] for field in section["fields"]}
         assert set(fields) == set(own.config.model_fields) - {"run_dir"}
         assert all(field["meaning"] for field in fields.values())
     fields = {field["key"]: field for s in page.ask("/api/start").json["sections"] for field in s["fields"]}
-    assert (fields["steps"]["range"], fields["prompts"]["is_required"]) == ("from 1 to 1e+09", True)
+    assert (fields["steps"]["range"], fields["prompts"]["is_required"]) == ("at least 1", True)
+    assert fields["learning_rate"]["range"] == "above 0, at most 1"
     assert fields["tracker"]["choices"] == ["tensorboard", "wandb", "trackio"]
     assert fields["skip_bad"]["choices"] == ["true", "false"]
     assert fields["top_p"]["default"] == yaml.safe_dump(TrainConfig.model_fields["top_p"].default).split("\n")[0]

@@ -1,7 +1,10 @@
-"""A run's own models asked in a real browser: both answer, one is preferred, the reward says what it thinks."""
+"""A run that the page started, and its models asked in a real browser: both answer, one is preferred, and the reward
+says what it thinks.
+"""
 
 import pytest
-from test_browser import browser, nothing_broke, text_of, until  # noqa: F401
+import yaml
+from test_browser import CONTRAST, browser, nothing_broke, sized, text_of, until  # noqa: F401
 
 from burnish.data import load_preferences
 from burnish.runs.run import Run
@@ -10,12 +13,34 @@ from served import served
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory, fork_server):
+def place(tmp_path_factory):
+    """Started on one page, which then ends; looked at on another."""
     folder = make_workplace(tmp_path_factory.mktemp("trying"), CONFIG)
-    ended = fork_server.wait(fork_server.start(folder, "train", "config.yaml", "run_name=tried", "steps=2"))
-    assert ended.code == 0, ended.text
+    (folder / "runs").mkdir()
+    with pytest.MonkeyPatch.context() as patch, served(folder / "runs") as page:
+        patch.chdir(folder)
+        form = yaml.safe_load(CONFIG) | {"run_name": "tried", "steps": 2, "do": "start"}
+        assert page.post("/api/start", form).json["is_started"]
+    run, log = Run(folder / "runs" / "tried"), folder / "runs" / "tried-start.log"
+    until(lambda: run.is_complete or "rror" in log.read_text(), 120)
+    assert run.is_complete, log.read_text()
     with served(folder / "runs") as page:
-        yield Run(folder / "runs" / "tried"), page
+        yield run, page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_views_that_write_stand_out_and_fit(browser, place, scheme):  # noqa: F811
+    _, page = place
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    for path in ("/judge/tried", "/judge/tried?how=score", "/chat/tried", "/start", "/reward/tried"):
+        for width in (390, 1280):
+            sized(browser, width)
+            browser.get(page.address + path)
+            until(lambda: browser.execute_script("return document.readyState") == "complete")
+            assert browser.execute_script(CONTRAST) == [], path
+            nothing_broke(browser, width)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_start_and_tuned_answer_and_the_better_one_is_kept(browser, place):  # noqa: F811

@@ -1,4 +1,4 @@
-"""Start: a form over the config, which writes it as YAML, shows it, and starts the run: a process of its own, which goes
+"""Start: a form over the config, which writes it as YAML, shows it, and starts the run: a process of its own that goes
 on when the page ends.
 """
 
@@ -16,7 +16,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from burnish.config import ModelConfig
-from burnish.config.documentation import as_yaml, field_lines
+from burnish.config.documentation import SECTIONS, as_yaml
 from burnish.config.files import apply_overrides, start_paths_at
 from burnish.errors import InputError
 from burnish.page.library import Library
@@ -30,6 +30,7 @@ FIRST = ("run_name", "model_name", "prompts", "demonstrations", "preferences", "
 """What one sets first; the others follow by section."""
 OURS = ("run_dir",)  # the page's own folder
 COMMAND = (sys.executable, "-c", "from burnish.cli import main; main()")
+BEYOND = 10**6  # a limit that nobody meets is not told
 LOG_BYTES = 8000  # the last ones
 
 
@@ -37,11 +38,14 @@ def data(asked: Asked) -> Data:
     """Query: `stage`; `begun`, the name of a run that was started here."""
     stage, begun = asked.choice("stage", ("ppo", "sft", "reward")), asked.one("begun")
     config = STAGES[stage].config
-    sections = [{"title": "First", "fields": [_field(config, key) for key in FIRST if key in config.model_fields]}]
-    for title, lines in field_lines().items():
-        keys = [key for key, *_ in lines if key in config.model_fields and key not in (*FIRST, *OURS)]
+    first = [key for key in FIRST if key in config.model_fields]
+    sections, shown = [{"title": "First", "fields": [_field(config, key) for key in first]}], {*first, *OURS}
+    for title, classes in SECTIONS.items():
+        brought = [key for own in classes if issubclass(config, own) for key in own.model_fields]  # type: ignore[attr-defined]
+        keys = [key for key in dict.fromkeys(brought) if key not in shown]
         if keys:
             sections.append({"title": title.replace("`", ""), "fields": [_field(config, key) for key in keys]})
+            shown |= {*keys}
     return {
         "stage": stage,
         "command": config.command,
@@ -74,11 +78,10 @@ def _choices(annotation: Any) -> list[Any]:
 
 
 def _range(field: FieldInfo) -> str:
-    limits = {name: own for rule in field.metadata for name in ("ge", "gt", "le", "lt")
-              if (own := getattr(rule, name, None)) is not None}  # fmt: skip
-    low = f"from {limits['ge']:g}" if "ge" in limits else f"above {limits['gt']:g}" if "gt" in limits else ""
-    high = f"to {limits['le']:g}" if "le" in limits else f"below {limits['lt']:g}" if "lt" in limits else ""
-    return " ".join(filter(None, (low, high)))
+    told = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    limits = [(told[name], own) for rule in field.metadata for name in told
+              if (own := getattr(rule, name, None)) is not None and abs(own) < BEYOND]  # fmt: skip
+    return ", ".join(f"{words} {own:g}" for words, own in limits)
 
 
 def _begun(library: Library, name: str) -> dict[str, Any]:
