@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,9 @@ class Computing:
         if process is not None:
             process.kill()
             process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            for file in (process.stdin, process.stdout, self._errors):
+                with suppress(OSError):  # what was not read any more
+                    file.close()
 
     def _started(self, folder: Path) -> subprocess.Popen[str] | None:
         if self._process is not None and self._folder == folder and self._process.poll() is None:
