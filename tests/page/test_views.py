@@ -120,7 +120,7 @@ DAMAGES = {
     "result.json": ["[]", "nonsense"],
     "journal.jsonl": ["[]\n", '{"event": []}\n', '{"event": "failed", "text": 3}\n'],
     "credit.json": ["{}", "[]"],
-    "now.json": ["[]", "{}"],
+    "now.json": ["[]", "{}", "[1]", '{"step": "x", "steps": [], "phase": 1, "since": "y"}'],
     ".lock": ["process", "\x00"],
 }
 

@@ -175,20 +175,23 @@ def _condition_of(run: Run) -> Condition:
 def _summary(run: Run) -> dict[str, Any]:
     """A run that cannot be read says so; the others are still there to be seen."""
     try:
-        stage, total, begun = _glance(run)
-        curve = "reward" if stage == "ppo" else "loss"
-        metrics = run.path("metrics.jsonl")
-        points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
-        step = int(step_of(rows[-1])) if rows else 0
-        outcome = outcome_of(run)
+        return _read_summary(run)
     except (*DAMAGE, OSError) as error:
         told = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
         unknown = ("stage", "steps", "seconds_left", "curve", "last", "begun", "changed")
         return dict.fromkeys(unknown) | {"step": 0, "points": [], "outcome": told}
+
+
+def _read_summary(run: Run) -> dict[str, Any]:
+    stage, total, begun = _glance(run)
+    curve = "reward" if stage == "ppo" else "loss"
+    metrics = run.path("metrics.jsonl")
+    points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
+    step = int(step_of(rows[-1])) if rows else 0
     last = rows[-1].get(curve) if rows else None
     if isinstance(last, int | float) and math.isfinite(last) and points and points[-1][0] < step:
         points.append((step, float(last)))
-    now, changed = doing_now(run), _mark(run.folder / "metrics.jsonl")
+    now, changed, outcome = doing_now(run), _mark(metrics), outcome_of(run)
     total = total or (now or {}).get("steps")
     return {
         "stage": stage,
