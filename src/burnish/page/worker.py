@@ -63,6 +63,8 @@ class Computer:
         run = Run.open(self.folder)
         if "reward" in given_before(run):
             raise InputError("this run's reward was given from Python, and no file has it; ask it there")
+        if run.stage == "sft":
+            raise InputError("a run of `burnish sft` has no reward that could be asked")
         settings = run.settings
         if run.stage == "reward":
             kept = {key: value for key, value in settings.items() if key in {*ModelConfig.model_fields, "sft"}}
