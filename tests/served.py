@@ -83,5 +83,6 @@ def served(root: Path, host: str = "127.0.0.1", labelled: Path | None = None) ->
     while not server.started:
         time.sleep(0.01)
     yield Served(access, port, library)
+    library.computing.end()
     server.should_exit = True
     thread.join(10)

@@ -72,6 +72,17 @@ def test_a_question_is_blind(place):
     assert lefts == {"start", "tuned"}  # a fair coin misses one of them in 60 throws once in 2**59
 
 
+def test_scores_are_not_asked_for_in_the_order_of_the_sides(place):
+    page, *_ = place
+    firsts = []
+    for _ in range(PAIRS):
+        for number in range(2):
+            asked, seen = question(page, how="score")
+            firsts += [asked["text"].split()[0]] if number == 0 else []
+            page.post("/api/judge/first", {"answer": asked["answer"], "score": 3, "said": seen["said"]})
+    assert set(firsts) == {"start", "tuned"}
+
+
 def test_a_choice_is_kept_for_the_answer_and_not_for_its_side(place):
     page, run, _ = place
     for _ in range(6):
@@ -167,13 +178,16 @@ def test_a_file_is_labelled_before_there_is_any_run(place):
 
 def test_scores_and_better_answers_are_kept_for_the_stages(place):
     page, _, labelled = place
+    said = {}
     for score in (4, "skip", 2.5, 1):
         asked, seen = question(page, "/judge", how="score")
+        said[asked["text"]] = score
         form = {"how": "score", "answer": asked["answer"], "score": score, "said": seen["said"]}
         assert page.post("/api/judge", form).json == {"kept": True}
     assert question(page, "/judge", how="score")[0] is None
     scores = load_scores(labelled.with_name("answers-scores.jsonl")).records
-    assert [(own.response, own.score) for own in scores] == [("one", 4.0), ("three", 2.5), ("a", 1.0)]
+    assert set(said) == {"one", "two", "three", "a"}
+    assert {own.response: own.score for own in scores} == {text: own for text, own in said.items() if own != "skip"}
     _, seen = question(page, "/judge")
     form = {"completion": " best\r\nof all ", "prompt": seen["question_key"], "said": seen["said"]}
     assert page.post("/api/judge", form).json == {"kept": True}

@@ -54,7 +54,7 @@ def test_ten_pairs_judged_with_the_keyboard_train_a_reward_model(browser, place,
     sized(browser, 390)
     nothing_broke(browser, 390)
     sized(browser, 1280)
-    keys(browser, Keys.TAB * 4, "ann", Keys.ENTER)
+    keys(browser, "n", "ann", Keys.ENTER)
     until(lambda: "judge=ann" in browser.current_url)
     assert asked().startswith("1 of 11")
     press("s")

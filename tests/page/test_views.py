@@ -11,6 +11,7 @@ from burnish.config import SFTConfig, TrainConfig
 from burnish.errors import InputError
 from burnish.page import overview
 from burnish.page.app import VIEWS, _seen
+from burnish.page.kept_responses import KeptResponses
 from burnish.page.library import Library
 from burnish.page.rollouts import histogram
 from burnish.page.same_prompt import word_diff
@@ -95,6 +96,7 @@ def addresses(page):
     names = [quoted(name) for name in page.library.runs()]
     yield "/"
     yield "/?text=%3Cscript%3E&sort=reward"
+    yield "/start"
     yield "/compare?" + "&".join(f"run={name.replace('&', '%26').replace('/', '%2F')}" for name in names)
     for view in VIEWS:
         if view.is_of_a_run:
@@ -118,7 +120,7 @@ DAMAGES = {
     "result.json": ["[]", "nonsense"],
     "journal.jsonl": ["[]\n", '{"event": []}\n', '{"event": "failed", "text": 3}\n'],
     "credit.json": ["{}", "[]"],
-    "now.json": ["[]", "{}"],
+    "now.json": ["[]", "{}", "[1]", '{"step": "x", "steps": [], "phase": 1, "since": "y"}'],
     ".lock": ["process", "\x00"],
 }
 
@@ -343,6 +345,7 @@ def test_a_response_that_was_added_is_there_at_once_without_reading_the_others(t
     for step in range(1, 50):
         run.append("samples.jsonl", sample(step, "p", "r", 1.0))
     library = Library(tmp_path)
+    assert library.growing("run", KeptResponses) is library.growing("run", KeptResponses)
     view = next(v for v in VIEWS if v.name == "rollouts")
     view.data(Asked(library, {"run": "run"}, {"step": ["1"]}))
     run.append("samples.jsonl", sample(50, "p", "new", [0.5, 0.25]))

@@ -19,10 +19,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from burnish.errors import BurnishError, InputError, LockedError
-from burnish.page import compare, credit, judge, one_run, overview, reward_model, rollouts, same_prompt
+from burnish.page import chat, compare, credit, judge, one_run, overview, reward_model, rollouts, same_prompt, start
 from burnish.page.access import Access, Guard
 from burnish.page.library import DAMAGE, Library, NoSuchRunError
-from burnish.page.view import Action, Asked, Data, Looks, View
+from burnish.page.view import Action, Asked, Data, Looks, Stream, View
 
 VIEWS: tuple[View, ...] = (
     overview.VIEW,
@@ -32,9 +32,12 @@ VIEWS: tuple[View, ...] = (
     credit.VIEW,
     reward_model.VIEW,
     judge.VIEW,
+    chat.VIEW,
     compare.VIEW,
+    start.VIEW,
 )
-ACTIONS: tuple[Action, ...] = (one_run.STOP, judge.JUDGE)
+ACTIONS: tuple[Action, ...] = (one_run.STOP, judge.JUDGE, chat.PREFER, start.START)
+STREAMS: tuple[Stream, ...] = (chat.ASK,)
 
 MOST_LISTENERS = 400
 LOOK_EVERY = 1.0  # seconds between looks at whether something is new
@@ -61,6 +64,8 @@ def application(library: Library, access: Access) -> ASGIApp:
             Route(f"/api{action.address}", _acting(action, library, looks, as_json=True), methods=["POST"]),
             Route(action.address, _acting(action, library, looks, as_json=False), methods=["POST"]),
         ]
+    for stream in STREAMS:
+        routes.append(Route(f"/api{stream.address}", _streaming(stream, library, looks), methods=["POST"]))
     handlers: dict[Any, Any] = {BurnishError: _told(looks), HTTPException: _told(looks)}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), access)
 
@@ -107,6 +112,16 @@ def _acting(action: Action, library: Library, looks: Looks, as_json: bool) -> Ca
         if as_json:
             return Response(looks.json(done), media_type="application/json")
         return RedirectResponse(action.leads_to(asked), 303)
+
+    return endpoint
+
+
+def _streaming(stream: Stream, library: Library, looks: Looks) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        asked = _asked(request, library, _form(await request.body(), request.headers.get("content-type", "")))
+        pieces = await run_in_threadpool(stream.ask, asked)
+        lines = (looks.json(piece) + b"\n" for piece in pieces)
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
 
     return endpoint
 

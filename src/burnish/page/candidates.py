@@ -56,8 +56,8 @@ class Candidates:
 
     @property
     def answers(self) -> list[tuple[str, str]]:
-        """Prompt and answer, each once."""
-        in_pairs = [(pair.prompt, answer) for pair in self.pairs for answer in pair.answers]
+        """Prompt and answer, each once. Which of a pair comes first says nothing of where it came from."""
+        in_pairs = [(pair.prompt, answer) for pair in self.pairs for answer in sorted(pair.answers, key=key_of)]
         return list({key_of(*own): own for own in [*in_pairs, *self.singles]}.values())
 
 

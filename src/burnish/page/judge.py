@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from burnish.errors import InputError, LockedError
-from burnish.evaluation import agreement
-from burnish.evaluation.said import Row, Said, sides_of
+from burnish.evaluation.said import Row, Said
 from burnish.page import candidates
 from burnish.page.candidates import Candidates, Pair, key_of, prompt_row
 from burnish.page.library import Library
 from burnish.page.view import Action, Asked, Data, View, address, quoted
+from burnish.page.voices import chosen, pair_key, results
 from burnish.runs.run import Run
 from burnish.stages.evaluate import count_choices
 from burnish.text import visible
@@ -41,6 +41,11 @@ class Place:
     said: Said
     after: Callable[[], None] = lambda: None
     """What there is to do when something was said."""
+
+    @property
+    def pairs(self) -> dict[str, Pair]:
+        """By their keys."""
+        return {pair.key: pair for pair in self.candidates.pairs}
 
 
 def place_of(asked: Asked) -> Place:
@@ -66,7 +71,7 @@ def _count(run: Run) -> None:
 
 def data(asked: Asked) -> Data:
     """Path: `run`, or none. Query: `against`, `how`, `judge`."""
-    place, judge, how = place_of(asked), _judge(asked), asked.choice("how", HOW)
+    place, judge, how = place_of(asked), judge_of(asked), asked.choice("how", HOW)
     rows = place.said.rows()
     mine = [row for row in rows if row.get("judge", "") == judge]
     told = _choosing(place, mine) if how == "choose" else _scoring(place, mine)
@@ -74,7 +79,7 @@ def data(asked: Asked) -> Data:
     return (
         _heading(asked.library, name)
         | told
-        | _results(place, rows)
+        | results(place.pairs, rows)
         | {
             "against": asked.one("against"),
             "others": _others(asked.library, name) if name is not None else [],
@@ -89,8 +94,8 @@ def data(asked: Asked) -> Data:
 
 
 def _choosing(place: Place, mine: list[Row]) -> Data:
-    pairs = {pair.key: pair for pair in place.candidates.pairs}
-    first, again = _chosen(mine, pairs, False), _chosen(mine, pairs, True)
+    pairs = place.pairs
+    first, again = chosen(mine, pairs, False), chosen(mine, pairs, True)
     due = len(pairs) // ASKED_AGAIN
     pair = _next(pairs, mine, first, again)
     question = None
@@ -98,42 +103,20 @@ def _choosing(place: Place, mine: list[Row]) -> Data:
         left, right = pair.answers if sides.random() < 0.5 else pair.answers[::-1]
         shown = [{"answer": key_of(text), "text": text} for text in (left, right)]
         question = {"pair": pair.key, "prompt": str(pair.prompt), "left": shown[0], "right": shown[1]}
-    skipped = sum(row["better"] == "skip" for row in mine if _pair_key(row) in pairs)
+    skipped = sum(row["better"] == "skip" for row in mine if pair_key(row) in pairs)
     made = len(first) + len(again) + skipped
     return {"question": question, "made": made, "total": max(made, len(pairs) + due)}
 
 
 def _next(pairs: dict[str, Pair], mine: list[Row], first: dict[str, int], again: dict[str, int]) -> Pair | None:
     """One that this judge has not seen; now and then, and at the end, one that was seen some time ago."""
-    order = [key for row in mine if (key := _pair_key(row)) in pairs]
+    order = [key for row in mine if (key := pair_key(row)) in pairs]
     fresh = next((key for key in pairs if key not in order), None)
     if len(again) < len(first) // ASKED_AGAIN:
         early = [key for key in first if key not in again and key not in order[-NOT_SOONER:]]
         if early:
             return pairs[min(early)]  # keys are hashes: any of them, and after an undo the same
     return pairs[fresh] if fresh is not None else None
-
-
-def _chosen(rows: list[Row], pairs: dict[str, Pair], again: bool) -> dict[str, int]:
-    """The voices of a judge by pair: those of the first time, or of the second."""
-    found = {}
-    for row in rows:
-        key = _pair_key(row)
-        if key in pairs and row["better"] != "skip" and bool(row.get("again")) == again:
-            found[key] = _voice(row, pairs[key])
-    return found
-
-
-def _pair_key(row: Row) -> str | None:
-    both = sides_of(row)
-    return None if both is None else key_of(row["prompt"], *sorted(row[side] for side in both))
-
-
-def _voice(row: Row, pair: Pair) -> int:
-    """1 where the pair's first answer was chosen."""
-    if row["better"] == "tie":
-        return 0
-    return 1 if row[row["better"]] == pair.answers[0] else -1
 
 
 def _scoring(place: Place, mine: list[Row]) -> Data:
@@ -159,41 +142,6 @@ def _others(library: Library, name: str) -> list[str]:
     return [other for other, run in library.runs().items() if other != name and (run.folder / "verdict.json").is_file()]
 
 
-def _results(place: Place, rows: list[Row]) -> Data:
-    """What came of it: how often each side was chosen, and how far everybody agrees."""
-    pairs = {pair.key: pair for pair in place.candidates.pairs}
-    margins = {key: pair.margin for key, pair in pairs.items() if pair.margin is not None}
-    names = list(dict.fromkeys(row.get("judge", "") for row in rows))
-    of = {name: [row for row in rows if row.get("judge", "") == name] for name in names}
-    voices = {name: _chosen(own, pairs, False) for name, own in of.items()}
-    judges = [
-        {
-            "judge": name,
-            "choices": len(voices[name]),
-            "ties": sum(voice == 0 for voice in voices[name].values()),
-            "scores": sum("score" in row for row in of[name]),
-            "corrections": sum("completion" in row for row in of[name]),
-            "with_oneself": agreement.with_oneself(voices[name], _chosen(of[name], pairs, True)),
-            "with_the_reward": agreement.with_scores(voices[name], margins),
-        }
-        for name in names
-    ]
-    return {"judges": judges, "agreement": agreement.between(voices), "tally": _tally(pairs, rows)}
-
-
-def _tally(pairs: dict[str, Pair], rows: list[Row]) -> dict[str, int]:
-    """How often each was chosen, by where it came from."""
-    tally: dict[str, int] = {}
-    for row in rows:
-        pair, both = pairs.get(_pair_key(row) or ""), sides_of(row)
-        if pair is None or both is None or row.get("again") or row["better"] == "skip":
-            continue
-        origins = dict(zip(both, row.get("from") or both, strict=True))
-        better = origins.get(row["better"], row["better"])
-        tally[better] = tally.get(better, 0) + 1
-    return tally
-
-
 # --------------------------------------------------------------------------------------------------------- what is said
 
 
@@ -201,7 +149,7 @@ def judge_it(asked: Asked) -> Data:
     """Form: `judge`, `said` (how much this judge had said when the question was asked: a key that is pressed twice
     counts once), and `better` with `pair` and `left`, or `score` with `answer`, or `completion`, or `undo`.
     """
-    place, judge = place_of(asked), _judge(asked)
+    place, judge = place_of(asked), judge_of(asked)
 
     def is_mine(row: Row) -> bool:
         return row.get("judge", "") == judge
@@ -210,13 +158,13 @@ def judge_it(asked: Asked) -> Data:
         kept = place.said.take_back(is_mine) is not None
     else:
         row = _row(asked, place) | ({"judge": judge} if judge else {}) | {"time": round(time.time(), 1)}
-        key = _pair_key(row)
+        key = pair_key(row)
 
         def row_after(rows: list[Row]) -> Row | None:
             mine = list(filter(is_mine, rows))
             if str(len(mine)) != asked.one("said"):
                 return None
-            is_second = key is not None and any(_pair_key(own) == key for own in mine)
+            is_second = key is not None and any(pair_key(own) == key for own in mine)
             return row | ({"again": True} if is_second else {})
 
         kept = place.said.keep_after(row_after)
@@ -251,7 +199,7 @@ def _row(asked: Asked, place: Place) -> Row:
 
 
 def _choice(asked: Asked, place: Place) -> Row:
-    pair = {own.key: own for own in place.candidates.pairs}.get(asked.one("pair"))
+    pair = place.pairs.get(asked.one("pair"))
     better, left = asked.one("better"), asked.one("left")
     if pair is None or left not in map(key_of, pair.answers):
         raise InputError("this pair is not among those to be judged any more; load the page again")
@@ -264,14 +212,14 @@ def _choice(asked: Asked, place: Place) -> Row:
     return pair.row(pair.sides[0 if is_first else 1]) | {"strength": 2 if much else 1}
 
 
-def _judge(asked: Asked) -> str:
+def judge_of(asked: Asked) -> str:
     return " ".join(visible(asked.one("judge")).split())[:LONGEST_NAME]
 
 
 def _back(asked: Asked) -> str:
     name = asked.path.get("run")
     where = "/judge" if name is None else f"/judge/{quoted(name)}"
-    return address(where, against=asked.one("against"), how=asked.one("how"), judge=_judge(asked))
+    return address(where, against=asked.one("against"), how=asked.one("how"), judge=judge_of(asked))
 
 
 VIEW = View("judge", "/judge/{run:path}", data, "Judge")

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from burnish.errors import InputError
+from burnish.page.computing import Computing
 from burnish.page.growing import GrowingFile, Metrics, last_rows, spread_points
 from burnish.runs.journal import JOURNAL, NOW, Condition, condition_of, doing_now
 from burnish.runs.run import RESULTS, Run, step_of
@@ -47,10 +48,11 @@ class Library:
         self.root = root.resolve()
         self.labelled = labelled
         """A file of answers that are to be judged."""
+        self.computing = Computing()
         self._lock = threading.Lock()
         self._found: dict[str, Run] = {}
         self._looked = -LOOKED_AGAIN
-        self._kept: OrderedDict[tuple[str, type], GrowingFile] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, Any], GrowingFile] = OrderedDict()
         self._summaries: dict[str, tuple[Version, dict[str, Any]]] = {}
         self._settings: dict[str, tuple[Mark, dict[str, Any]]] = {}
         self._versions: dict[str | None, tuple[float, str]] = {}
@@ -80,8 +82,9 @@ class Library:
         run = self.run(name)
         with self._lock:
             key = (name, kind)
-            kept = self._kept.pop(key, None) or kind(run)
-            self._kept[key] = kept  # type: ignore[index]
+            kept = self._kept.pop(key, None)
+            kept = kind(run) if kept is None else kept
+            self._kept[key] = kept
             while len(self._kept) > KEPT_FILES:
                 self._kept.popitem(last=False)
         kept.update()
@@ -172,20 +175,23 @@ def _condition_of(run: Run) -> Condition:
 def _summary(run: Run) -> dict[str, Any]:
     """A run that cannot be read says so; the others are still there to be seen."""
     try:
-        stage, total, begun = _glance(run)
-        curve = "reward" if stage == "ppo" else "loss"
-        metrics = run.path("metrics.jsonl")
-        points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
-        step = int(step_of(rows[-1])) if rows else 0
-        outcome = outcome_of(run)
+        return _read_summary(run)
     except (*DAMAGE, OSError) as error:
         told = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
-        nothing = {"stage": None, "step": 0, "steps": None, "seconds_left": None, "curve": None, "points": []}
-        return nothing | {"last": None, "outcome": told, "begun": None, "changed": None}
+        unknown = ("stage", "steps", "seconds_left", "curve", "last", "begun", "changed")
+        return dict.fromkeys(unknown) | {"step": 0, "points": [], "outcome": told}
+
+
+def _read_summary(run: Run) -> dict[str, Any]:
+    stage, total, begun = _glance(run)
+    curve = "reward" if stage == "ppo" else "loss"
+    metrics = run.path("metrics.jsonl")
+    points, rows = spread_points(metrics, curve, SPARK_POINTS), last_rows(metrics)
+    step = int(step_of(rows[-1])) if rows else 0
     last = rows[-1].get(curve) if rows else None
     if isinstance(last, int | float) and math.isfinite(last) and points and points[-1][0] < step:
         points.append((step, float(last)))
-    now, changed = doing_now(run), _mark(run.folder / "metrics.jsonl")
+    now, changed, outcome = doing_now(run), _mark(metrics), outcome_of(run)
     total = total or (now or {}).get("steps")
     return {
         "stage": stage,

@@ -43,6 +43,7 @@ def serve(
     if open_browser:
         webbrowser.open(address)
     server_of(application(library, access)).run(sockets=[listening])
+    library.computing.end()
 
 
 def server_of(app: object) -> uvicorn.Server:

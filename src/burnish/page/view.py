@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -81,6 +81,16 @@ class Action:
     """Where a form's sender sees what came of it."""
 
 
+@dataclass(frozen=True)
+class Stream:
+    """Something that a person may ask for, which takes a while: its answer comes in pieces, each a line of JSON. It
+    needs the token as an action does.
+    """
+
+    address: str
+    ask: Callable[[Asked], Iterator[Data]]
+
+
 class Looks:
     """Renders the templates. Whatever text they are given is escaped, without control characters and secrets."""
 
@@ -147,7 +157,7 @@ def sparkline(points: list[tuple[float, float]], width: int = 120, height: int =
         return Markup("")
     (first, _), (last, _) = points[0], points[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
-    parts = []
+    parts: list[str] = []
     for x, y in points:
         across = 2 + (width - 4) * (x - first) / ((last - first) or 1)
         up = 3 + (height - 6) * (1 - (y - low) / ((high - low) or 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from burnish.base_setup.base_setup import BaseSetup
 from burnish.base_setup.lora_files import adapter_folder
-from burnish.config import PPOConfig
+from burnish.config import ModelConfig, PPOConfig
 from burnish.errors import InputError
 from burnish.models.adapter_files import load_adapter
 from burnish.models.policy_model import PolicyModel
@@ -25,19 +26,34 @@ from burnish.stages.trusted import ask_for_trust, model_deeds
 from burnish.text import plain
 
 
-def generate_beside_start(
-    console: Console,
-    run_folder: str,
-    prompts: Sequence[str],
-    max_new_tokens: int | None,
-    sample: bool,
-    seed: int,
-    trust: bool = False,
-) -> None:
-    """Answers each prompt twice: as the run started (the base, or its SFT model) and as it ended. No reward is asked.
+@dataclass(frozen=True)
+class Speakers:
+    """Those who answer for a run: as it started (the base, or its SFT model) and as it ended."""
 
-    `trust` lets the config of a run that is not this user's have its model fetched.
-    """
+    setup: BaseSetup
+    config: ModelConfig
+    drawn_with: PPOConfig
+    adapters: dict[str, str | None]
+    """By what the speaker is called, the start first."""
+
+    def sampler(self, sample: bool = True) -> Sampler:
+        """As PPO drew."""
+        own = self.drawn_with
+        return Sampler(own.temperature, own.top_k, own.top_p, greedy=not sample)
+
+    def answers(
+        self, name: str, prompts: Sequence[str], sampler: Sampler, seed: int, max_new_tokens: int | None = None
+    ) -> list[str]:
+        setup = self.setup
+        speaker = PolicyModel(setup.base, self.adapters[name], self.drawn_with.temperature)
+        generator = torch.Generator(setup.base.device).manual_seed(seed)
+        most = max_new_tokens or self.config.max_new_tokens
+        rollout = LocalEngine().generate(speaker, setup.encoder.encode(prompts), most, sampler, generator)
+        return setup.encoder.decode(rollout.action, rollout.mask)
+
+
+def speakers_of(console: Console, run_folder: str, max_new_tokens: int | None = None, trust: bool = False) -> Speakers:
+    """Loads them; no reward. `trust` lets the config of a run that is not this user's have its model fetched."""
     run = Run.open(run_folder)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model: it judges answers and gives none (burnish reward-test)")
@@ -59,7 +75,6 @@ def generate_beside_start(
     start = None
     with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config, start=folder)
-        encoded = setup.encoder.encode(prompts)
         if setup.start is not None:
             start = "sft"
             setup.add_adapter(start)
@@ -67,18 +82,28 @@ def generate_beside_start(
         setup.add_adapter(role)
         load_adapter(setup.base, role, run.folder / "adapters" / role)
     drawn_with = config if isinstance(config, PPOConfig) else PPOConfig()  # SFT draws nothing, so it sets nothing
-    sampler = Sampler(drawn_with.temperature, drawn_with.top_k, drawn_with.top_p, greedy=not sample)
+    return Speakers(setup, config, drawn_with, {"base" if sft is None else "SFT": start, "tuned": role})
+
+
+def generate_beside_start(
+    console: Console,
+    run_folder: str,
+    prompts: Sequence[str],
+    max_new_tokens: int | None,
+    sample: bool,
+    seed: int,
+    trust: bool = False,
+) -> None:
+    """Answers each prompt twice: as the run started and as it ended; `trust` as in `speakers_of`."""
+    speakers = speakers_of(console, run_folder, max_new_tokens, trust)
     answers = []
-    for adapter in (start, role):
+    for name in speakers.adapters:
         with terminal.busy(console, "generating"):
-            speaker = PolicyModel(setup.base, adapter, drawn_with.temperature)
-            generator = torch.Generator(setup.base.device).manual_seed(seed)
-            rollout = LocalEngine().generate(speaker, encoded, config.max_new_tokens, sampler, generator)
-        answers.append(setup.encoder.decode(rollout.action, rollout.mask))
+            answers.append(speakers.answers(name, prompts, speakers.sampler(sample), seed))
     for prompt, *both in zip(prompts, *answers, strict=True):
         if len(prompts) > 1:
             console.print(f"[dim]{plain(prompt)}[/dim]", highlight=False)
-        table = Table("base" if sft is None else "SFT", "tuned", show_lines=True)
+        table = Table(*speakers.adapters, show_lines=True)
         for column in table.columns:
             column.ratio = 1
         table.add_row(*(plain(text.strip()) for text in both))

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from burnish.config import TrainConfig
+from burnish.config import PPOConfig, TrainConfig
 from burnish.data.records import Prompt
 from burnish.ppo.reward_computer import RewardComputer, weighted
 from burnish.rewards.part import Workshop
@@ -21,7 +21,7 @@ def show_reward(
     console: Console, config: TrainConfig, prompt: str, response: str, reference: str | None = None
 ) -> None:
     """Every part's score, weight and contribution. The base model is loaded only if a part needs it."""
-    computer = _computer(console, config)
+    computer = computer_of(console, config)
     asked = Prompt(prompt, "the prompt", reference=reference)
     scores = {name: values[0] for name, values in computer.compute_parts([asked], [response]).items()}
     table = Table("part", "score", "weight", "counts", box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -47,7 +47,8 @@ def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: 
         ask_for_trust(console, path, deeds, trust)
 
 
-def _computer(console: Console, config: TrainConfig) -> RewardComputer:
+def computer_of(console: Console, config: PPOConfig) -> RewardComputer:
+    """What asks the parts of a config's reward."""
     parts = config.reward_parts
     if not any(part.needs_base for part in parts):
         return RewardComputer(weighted(parts, Workshop(config.reward_timeout)))

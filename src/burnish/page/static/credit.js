@@ -28,7 +28,10 @@ function hide() {
 
 tokens.forEach((token, place) => {
   token.addEventListener("focus", () => {
-    for (const other of tokens) other.tabIndex = other === token ? 0 : -1;
+    for (const other of tokens) {
+      other.tabIndex = other === token ? 0 : -1;
+      other.ariaSelected = String(other === token);
+    }
     show(token);
   });
   token.addEventListener("blur", () => { panel.hidden = true; });

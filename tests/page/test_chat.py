@@ -1,0 +1,143 @@
+"""What the page asks the process that computes, and what it says when that dies, hangs or is busy."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from burnish.config import TrainConfig
+from burnish.data import load_preferences
+from burnish.page import computing as computing_module
+from burnish.page.computing import Computing
+from burnish.runs.run import Run
+from served import served
+
+WORKER = """
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["prompt"] == "die":
+        sys.exit("the last words")
+    if asked["prompt"] == "killed":
+        os.kill(os.getpid(), 9)
+    for n in range(3):
+        print(json.dumps({"answer": sys.argv[1], "text": "x" * n, "asked": asked, "pid": os.getpid()}), flush=True)
+        time.sleep(0.5 if asked["prompt"] == "slow" else 0)
+    print(json.dumps({"end": True}), flush=True)
+"""
+
+
+@pytest.fixture
+def computing():
+    made = Computing((sys.executable, "-c", WORKER))
+    yield made
+    made.end()
+
+
+def asked(computing, prompt, folder="here"):
+    return list(computing.ask(folder, {"prompt": prompt}))
+
+
+def test_it_is_started_once_and_answers_in_pieces(computing):
+    first, second = asked(computing, "a"), asked(computing, "b")
+    assert first[0] == {"doing": "loading the models"}
+    assert [own["text"] for own in second] == ["", "x", "xx"]
+    assert {own["pid"] for own in first[1:]} == {own["pid"] for own in second}
+
+
+def test_another_run_takes_its_place(computing):
+    first, second = asked(computing, "a"), asked(computing, "a", "there")
+    assert second[0] == {"doing": "loading the models"}
+    assert second[1]["answer"] == "there"
+    assert second[1]["pid"] != first[1]["pid"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [("die", "with code 1: the last words"), ("killed", "it was killed, or there was not enough memory")],
+)
+def test_a_death_is_told_and_the_next_question_starts_it_anew(computing, prompt, why):
+    *_, last = asked(computing, prompt)
+    assert last == {"error": f"the process that computes has ended ({why}); ask again to start it anew"}
+    assert asked(computing, "a")[-1]["text"] == "xx"
+
+
+def test_one_asks_at_a_time_and_who_stops_listening_ends_it(computing):
+    slow = computing.ask("here", {"prompt": "slow"})
+    next(slow)
+    pid = next(slow)["pid"]
+    assert asked(computing, "a") == [{"error": "it is still answering somebody else; wait for that, or stop it there"}]
+    slow.close()
+    assert asked(computing, "a")[1]["pid"] != pid
+
+
+def test_it_is_ended_when_nobody_asks(computing, monkeypatch):
+    monkeypatch.setattr(computing_module, "IDLE", 0.1)
+    monkeypatch.setattr(computing_module, "LOOK_EVERY", 0.05)
+    asked(computing, "a")
+    process = computing._process
+    assert process.wait(5) == -9
+    end = time.monotonic() + 5
+    while computing._process is not None and time.monotonic() < end:
+        time.sleep(0.02)
+    assert computing._process is None
+
+
+@pytest.fixture
+def page(tmp_path):
+    Run.new(tmp_path, "first").begin(TrainConfig(prompts="p.txt", temperature=0.7))
+    with served(tmp_path) as found:
+        found.library.computing._command = (sys.executable, "-c", WORKER)
+        yield found
+
+
+def test_an_answer_comes_as_lines_of_json(page):
+    answer = page.post("/api/chat/first", {"prompt": "<b>", "temperature": 0, "top_k": 7, "seed": 3})
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    told = [json.loads(line) for line in answer.text.splitlines()]
+    assert [own.get("text") for own in told] == [None, "", "x", "xx"]
+    assert told[1]["asked"] == {"do": "answer", "prompt": "<b>", "temperature": 0.0, "top_k": 7, "seed": 3}
+    scored = page.post("/api/chat/first", {"do": "score", "prompt": "p", "response": "r"}).text.splitlines()
+    assert json.loads(scored[0])["asked"] == {"do": "score", "prompt": "p", "response": "r", "reference": ""}
+    assert page.ask("/api/chat/first").json["sampling"]["temperature"] == 0.7
+
+
+@pytest.mark.parametrize(
+    ("form", "status", "message"),
+    [
+        ({"prompt": " "}, 422, "prompt has 1 characters; it needs 1 to 100000, and not blank"),
+        ({"prompt": "p", "top_p": 2}, 422, "top_p is '2'; it is a number from 0.001 to 1"),
+        ({"prompt": "p", "temperature": "nan"}, 422, "temperature is 'nan'"),
+        ({"prompt": "p", "do": "score"}, 422, "response has 0 characters"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(page, form, status, message):
+    answer = page.post("/api/chat/first", form)
+    assert (answer.status, message in answer.json["error"]) == (status, True)
+    assert page.library.computing._process is None
+
+
+def test_computing_needs_the_token_and_a_run_that_is_there(page):
+    assert page.ask("/api/chat/first", "POST", b"prompt=p").status == 401
+    assert page.ask("/api/prefer/first", "POST", b"prompt=p").status == 401
+    assert page.post("/api/chat/gone", {"prompt": "p"}).status == 404
+    assert "disabled" in page.ask("/chat/first").text
+
+
+def test_the_better_answer_becomes_a_preference(page, tmp_path):
+    form = {"prompt": "p", "first": "a", "second": "b", "better": "second", "from": ["base", "tuned"], "judge": "ann"}
+    assert page.post("/api/prefer/first", form).json == {"kept": True}
+    (row,) = load_preferences(tmp_path / "first" / "preferences.jsonl").records
+    assert (row.prompt, row.chosen, row.rejected) == ("p", "b", "a")
+    same = page.post("/api/prefer/first", form | {"second": "a "})
+    assert (same.status, "both answers are the same" in same.json["error"]) == (422, True)
+    assert page.post("/api/prefer/first", form | {"better": "tuned"}).status == 422
+
+
+def test_the_page_itself_never_imports_torch():
+    heavy = ("torch", "transformers", "numpy")
+    script = f"import sys, burnish.page.server; print([name for name in {heavy!r} if name in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.stdout.strip() == "[]", ended.stderr
