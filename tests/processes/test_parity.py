@@ -1,0 +1,99 @@
+"""One, two and three processes give the same responses and the same losses, whatever the split (worlds.py)."""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import worlds
+
+from burnish.processes import world
+
+EXACTLY = ("texts", "finished", "answers", "draws")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each world has found, by its size."""
+    folder = tmp_path_factory.mktemp("worlds")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, worlds.__file__, folder], check=True, env=environment, timeout=300)
+    return {size: json.loads((folder / f"{size}.json").read_text()) for size in (1, 2, 3)}
+
+
+def assert_same(here, there, where=""):
+    """To 1e-6 of the larger of the number and 1."""
+    if isinstance(here, dict):
+        assert here.keys() == there.keys(), where
+        for key in here:
+            assert_same(here[key], there[key], f"{where} {key}")
+    elif isinstance(here, list):
+        assert len(here) == len(there), where
+        for number, pair in enumerate(zip(here, there, strict=True)):
+            assert_same(*pair, f"{where} {number}")
+    elif isinstance(here, float) and not math.isnan(here):
+        assert there == pytest.approx(here, rel=1e-6, abs=1e-6), where
+    else:
+        assert here == there or (isinstance(here, float) and math.isnan(there)), where
+
+
+@pytest.mark.parametrize(("name", "size"), [(n, 3) for n in worlds.PPO] + [(n, 2) for n in worlds.FEW])
+def test_ppo_is_the_same(found, name, size):
+    alone, shared = found[1][name], found[size][name]
+    assert isinstance(alone, dict), alone
+    for what in EXACTLY:
+        assert shared[what] == alone[what]
+    assert_same(alone, shared)
+
+
+def test_the_cases_are_what_they_say(found):
+    alone = found[1]
+    updates = {name: [row["policy_updates"] for row in alone[name]["metrics"]] for name in worlds.PPO}
+    assert updates["critic"] == [4, 8]  # two epochs of two mini-batches
+    assert updates["early KL stop"][-1] < 16
+    assert "value_loss" not in alone["groups without critic"]["metrics"][0]
+    assert [row["left_out"] for row in alone["some are left out"]["metrics"]] == [2, 2]
+    ended = [flag for step in alone["critic"]["finished"] for flag in step]
+    assert any(ended)
+    assert not all(ended)
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward"])
+def test_what_is_learned_from_people_is_the_same(found, stage):
+    assert_same(found[1][stage], found[3][stage])
+
+
+@pytest.mark.parametrize("where", worlds.FAILURES)
+def test_what_goes_wrong_in_one_process_ends_all_alike(found, where):
+    sentences = found[3][f"failing {where}"]["everywhere"]
+    assert len(sentences) == 3
+    assert len(set(sentences)) == 1
+    expected = {
+        "decoding": "MemoryError: allocate memory",
+        "logits": r"DivergedError: the policy's logits are not finite \(response 5\)",
+        "training": "ResourceError: there is not enough memory to train on a single sequence",
+    }
+    assert re.match(expected[where], sentences[0]), sentences[0]
+
+
+def test_the_first_process_tells_what_the_others_warn_of(found):
+    assert found[3]["warned"] == ["said by 0 of 3", "said by 1 of 3", "said by 2 of 3"]
+    assert found[1]["warned"] == ["said by 0 of 1"]
+
+
+@pytest.mark.parametrize(("count", "size", "sizes"), [(8, 3, [2, 3, 3]), (2, 3, [0, 1, 1]), (7, 1, [7])])
+def test_shares_are_neighbours_of_nearly_one_size(monkeypatch, count, size, sizes):
+    shares = []
+    for rank in range(size):
+        monkeypatch.setattr(world, "_world", world._World(rank, size))
+        shares.append(world.share(count))
+    assert [len(own) for own in shares] == sizes
+    assert [n for own in shares for n in own] == list(range(count))
+
+
+def test_responses_to_one_prompt_stay_together(monkeypatch):
+    monkeypatch.setattr(world, "_world", world._World(1, 2))
+    assert world.share_of_runs(list("aaabbcc")) == range(3, 7)  # of three prompts the second process has two
