@@ -527,7 +527,7 @@ def metrics_page() -> str:
         f"| key | meaning | healthy | red flag |\n|---|---|---|---|\n{rows}\n\n"
         "## Per token\n\nA line of `samples.jsonl` is one response: `step`, `prompt`, `response`, `score`, `tokens`,\n"
         "`reward_parts` where there are several, and one list for each of these keys. An SA pair\n"
-        "(`results['sa_pairs'][0]`) has the same keys. The whole table has columns: "
+        "(`results['sa_pairs'][0]`) has the same keys. The whole table has columns:\n"
         "`results['sa_pairs']['logprob']` is a [B, T] tensor.\n\n"
         f"| key | column | meaning | added by |\n|---|---|---|---|\n{columns}\n"
     )

@@ -20,7 +20,7 @@ import burnish.stages.credit  # noqa: E402
 import burnish.stages.pipeline_data  # noqa: E402
 import burnish.stages.reward  # noqa: E402, F401
 from burnish import cli  # noqa: E402
-from burnish.runs.run import Run  # noqa: E402
+from burnish.runs.run import LOGS, Run  # noqa: E402
 
 IN_A_SAVE = (
     (checkpoints, ("_save_tensors", "_fingerprint", "to_disk")),
@@ -32,7 +32,7 @@ IN_A_SAVE = (
 
 def arm(kill_at: int | None, where: str, number: int) -> None:
     """A signal, SIGKILL mostly, at the n-th of certain calls: those inside a checkpoint's save, those that write any
-    file of the run folder whole, those that log a line, or (`torn`) in the middle of a line.
+    file of the run folder whole, those that log a line of a step, or (`torn`) in the middle of such a line.
     """
     if kill_at is None:
         return
@@ -62,13 +62,14 @@ def arm(kill_at: int | None, where: str, number: int) -> None:
     def torn(self, file, row):
         """Half a line reaches the disk."""
         nonlocal count
-        count += 1
+        count += file in LOGS
         line = json.dumps(row)
         with (self.folder / file).open("a") as out:
             out.write(line[: len(line) // 2] if count == kill_at else line + "\n")
         if count == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    append, deadly = Run.append, bomb(Run.append)
     if where == "torn":
         Run.append = torn
     elif where == "save":
@@ -79,7 +80,7 @@ def arm(kill_at: int | None, where: str, number: int) -> None:
     elif where == "file":
         disk.to_disk = bomb(disk.to_disk)
     else:
-        Run.append = bomb(Run.append)
+        Run.append = lambda self, file, row: (deadly if file in LOGS else append)(self, file, row)
 
 
 def ruin_updates() -> None:

@@ -1,6 +1,7 @@
 """Judging in a real browser with the keyboard alone, and a reward model that learns from it."""
 
 import json
+import math
 
 import pytest
 from test_browser import browser, keys, nothing_broke, sized, text_of, until  # noqa: F401
@@ -76,3 +77,10 @@ def test_ten_pairs_judged_with_the_keyboard_train_a_reward_model(browser, place,
     ended = fork_server.wait(fork_server.start(folder, "reward", "config.yaml"))
     assert ended.code == 0, ended.text
     assert Run(folder / "runs" / "judged").read("result.json")["report"]["num_pairs"] == 2
+    browser.get(f"{page.address}/reward/judged")
+    assert "held-out pairs" in text_of(browser, "main")
+    nothing_broke(browser, 1280)
+    told = page.post("/api/chat/judged", {"do": "score", "prompt": "number 3:", "response": "yes"}).text.splitlines()
+    (part,) = json.loads(told[-1])["parts"]
+    assert (part["name"], part["weight"], part["tokens"]) == ("model", 1.0, None)
+    assert math.isfinite(part["score"])

@@ -99,11 +99,10 @@ def of_file(path: Path) -> Candidates:
 def _of_version(path: Path, *version: int) -> Candidates:
     pairs, singles = [], []
     for row in load_candidates(path).records:
-        answers = list(zip(row.answers, row.scores or [None] * len(row.answers), strict=True))
+        scores: list[float | None] = [*row.scores] or [None] * len(row.answers)
+        answers = list(zip(row.answers, scores, strict=True))
         different = [two for two in pairwise(answers) if two[0][0].strip() != two[1][0].strip()]
-        pairs += [
-            Pair(row.prompt, (a, b), margin=None if x is None or y is None else x - y) for (a, x), (b, y) in different
-        ]
+        pairs += [Pair(row.prompt, (a, b), margin=_margin((x, y))) for (a, x), (b, y) in different]
         if not different:
             singles.append((row.prompt, row.answers[0]))
     return Candidates(pairs, singles)

@@ -55,7 +55,7 @@ class Computing:
         if process is not None:
             process.kill()
             process.wait()
-            for file in (process.stdin, process.stdout, self._errors):
+            for file in filter(None, (process.stdin, process.stdout, self._errors)):
                 with suppress(OSError):  # what was not read any more
                     file.close()
 

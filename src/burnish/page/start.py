@@ -114,7 +114,7 @@ def start(asked: Asked) -> Data:
     start_paths_at(Path.cwd(), kind, values)
     values |= {"run_dir": str(library.root), "run_name": values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")}
     config = kind(**values)
-    run = Run.new(library.root, config.run_name)  # type: ignore[attr-defined]
+    run = Run.new(library.root, config.run_name)
     text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
     name = run.folder.name
     file = library.root / f"{_safe(name)}-start.yaml"

@@ -59,6 +59,6 @@ def _tally(pairs: dict[str, Pair], rows: list[Row]) -> dict[str, int]:
         if pair is None or both is None or row.get("again") or row["better"] == "skip":
             continue
         origins = dict(zip(both, row.get("from") or both, strict=True))
-        better = origins.get(row["better"], row["better"])
+        better = str(origins.get(row["better"], row["better"]))
         tally[better] = tally.get(better, 0) + 1
     return tally

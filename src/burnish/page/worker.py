@@ -98,7 +98,7 @@ class Computer:
         """By every part of the reward; a part that judges tokens says what it thinks of each."""
         prompt = Prompt(asked["prompt"], "the prompt", reference=asked.get("reference") or None)
         scores = self.reward.compute_parts([prompt], [asked["response"]])
-        parts = []
+        parts: list[dict[str, Any]] = []
         for part in self.reward.parts:
             score = scores[part.name][0]
             tokens = [float(own) for own in score] if isinstance(score, list) else None
