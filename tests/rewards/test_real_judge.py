@@ -17,9 +17,9 @@ from burnish import InputError, PPOTrainer
 from burnish.base_setup.embedded import _packaged_weights
 from burnish.data import Prompt
 from burnish.errors import RewardFailedError
-from burnish.rewards import judge as judge_module
 from burnish.rewards.judge import JudgePart
 from burnish.rewards.part import Workshop
+from burnish.services import patience
 from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.skipif(
@@ -127,7 +127,7 @@ def test_what_the_server_refuses_costs_its_response_alone_and_a_wrong_key_ends_t
     with pytest.raises(InputError, match="401 Unauthorized") as error:
         judge_of(GRADE)(ASKED, ANSWERS)
     assert "somebody" not in str(error.value)
-    monkeypatch.setattr(judge_module, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.01)
     nobody = judge_of(url="http://127.0.0.1:9/v1", retries=1)
     with pytest.raises(InputError, match="resume when it is back"):
         nobody(ASKED, ANSWERS)

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from burnish.data import Prompt
 from burnish.errors import BurnishError, InputError
 from burnish.ppo.from_run import given_before
 from burnish.ppo.reward_computer import RewardComputer
-from burnish.rollout.sampling import Sampled, Sampler
+from burnish.rollout.sampling import Draws, Sampled, Sampler
 from burnish.runs.run import Run
 from burnish.stages.generate import Speakers, speakers_of
 from burnish.stages.reward_test import computer_of
@@ -39,9 +38,7 @@ class Heard(Sampler):
 
     listener: Callable[[int], None] = field(default=lambda token: None)
 
-    def __call__(
-        self, logits: Tensor, generator: torch.Generator | None = None, numbers: Tensor | None = None
-    ) -> Sampled:
+    def __call__(self, logits: Tensor, generator: Draws = None, numbers: Tensor | None = None) -> Sampled:
         sampled = super().__call__(logits, generator, numbers)
         self.listener(int(sampled.action[0]))
         return sampled
