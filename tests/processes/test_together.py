@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from burnish.processes.launch import exit_code, without_option
 from burnish.runs.checkpoints import Checkpoints
-from failures import copy_of, log_of, make_workplace, state_hash, waiting_for
+from failures import PIPELINE, copy_of, log_of, make_workplace, state_hash, waiting_for
 
 LOST = "another process of this run has ended, or has not answered for"
 
@@ -139,6 +140,62 @@ def test_a_wrong_config_is_told_once(fork_server, folder):
     outcomes = ended(fork_server, start(fork_server, folder, "train", "config.yaml", "kl_coff=1"))
     assert [outcome.code for outcome in outcomes] == [2, 2]
     assert sum(outcome.text.count("kl_coff") for outcome in outcomes) == 1
+
+
+def test_a_pipeline_of_two_processes_is_that_of_one(fork_server, folder):
+    """Killed once on its way, in the reward model's stage."""
+    prompts = [f"number {i}:" for i in range(14)]
+    demonstrations = [{"prompt": p, "completion": p[-3:]} for p in prompts]
+    preferences = [{"prompt": p, "chosen": p[-3:], "rejected": p[:3]} for p in prompts]
+    (folder / "demonstrations.jsonl").write_text("\n".join(map(json.dumps, demonstrations)))
+    (folder / "preferences.jsonl").write_text("\n".join(map(json.dumps, preferences)))
+    (folder / "pipeline.yaml").write_text(PIPELINE.replace("lora_r: 4,", "lora_r: 4, lora_dropout: 0.0,"))
+    killed = ended(
+        fork_server,
+        start(fork_server, folder, "pipeline", "pipeline.yaml", "run_name=both", kill=(1, {"kill_at": 13})),
+    )
+    assert [outcome.code for outcome in killed] == [7, -9], killed[0].text
+    assert (folder / "runs" / "both" / "sft" / "result.json").is_file()
+    assert not (folder / "runs" / "both" / "ppo").exists()
+    resumed = ended(fork_server, start(fork_server, folder, "resume", "runs/both"))
+    assert [outcome.code for outcome in resumed] == [0, 0], resumed[0].text + resumed[1].text
+    assert (folder / "runs" / "both" / "ppo" / "report.html").is_file()
+    assert fork_server.run(folder, "pipeline", "pipeline.yaml", "run_name=one").code == 0
+    for stage in ("sft", "reward"):
+        both, one = ([json.loads(row) for row in lines_of(folder / "runs" / name / stage)] for name in ("both", "one"))
+        assert [row["loss"] for row in both] == pytest.approx([row["loss"] for row in one], abs=1e-5)
+    assert log_of(folder / "runs" / "both" / "ppo")[0][-1]["reward"] == pytest.approx(
+        log_of(folder / "runs" / "one" / "ppo")[0][-1]["reward"], abs=1e-4
+    )
+
+
+def lines_of(run):
+    return (run / "metrics.jsonl").read_text().splitlines()
+
+
+def test_the_launcher_starts_them_anew_and_the_run_resumes_by_itself(tmp_path):
+    """Real processes of torch's launcher: one of them is killed in its third step. No name is given to the run."""
+    folder = make_workplace(tmp_path)
+    (folder / "judge.py").write_text(
+        "import os, pathlib, signal\n"
+        "def score(prompts, responses):\n"
+        "    logs = pathlib.Path('runs').glob('*/metrics.jsonl')\n"
+        "    if any(len(f.read_text().splitlines()) == 3 for f in logs) and not os.path.exists('killed'):\n"
+        "        pathlib.Path('killed').touch()\n"
+        "        os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    return [sum(map(ord, r)) % 10 / 10 for r in responses]\n"
+    )
+    arguments = ["train", "config.yaml", "steps=4", "best_of=1", "num_eval_prompts=0"]
+    launched = f"launch(2, {arguments!r}, max_restarts=1)"
+    program = f"import sys\nfrom burnish.processes.launch import launch\nsys.exit({launched})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "killed").is_file()
+    assert done.stderr.count(LOST) == 1
+    assert "Resuming after step 2 of 4" in done.stdout
+    (run,) = (folder / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}", run.name)
+    assert [row["step"] for row in log_of(run)[0]] == [1, 2, 3, 4]
 
 
 def test_the_launcher_gives_the_exit_code_of_the_command(folder):

@@ -42,6 +42,7 @@ PPO: dict[str, dict[str, Any]] = {
     "a process without rows": {"batch_size": 7, "mini_batch_size": 1, "micro_batch_size": 1, "epochs": 1},
     "fewer prompts than processes": {"batch_size": 2, "recipe": "rloo", "responses_per_prompt": 2},
     "some are left out": {"reward_against": "start", "mini_batch_size": 4},
+    "one process has all that is left": {"batch_size": 4, "mini_batch_size": 2},
     "one length at a time": {"adapter_scope": "sequence", "mini_batch_size": 4},
 }
 FAILURES = ("decoding", "logits", "training")
@@ -53,18 +54,23 @@ def score(prompts: list[str], responses: list[str]) -> list[float]:
     return [sum(ord(c) % 64 for c in r) / (32 * max(len(r), 1)) for r in responses]
 
 
-def fussy(prompts: list[str], responses: list[str]) -> list[float | None]:
-    """Has nothing to say about what the first of three processes has generated."""
-    return [None if p in PROMPTS[:2] else s for p, s in zip(prompts, score(prompts, responses), strict=True)]
+def scored_without(left_out: list[str], prompts: list[str], responses: list[str]) -> list[float | None]:
+    return [None if p in left_out else s for p, s in zip(prompts, score(prompts, responses), strict=True)]
+
+
+LEFT_OUT: dict[str, tuple[list[str], list[str]]] = {  # a step's prompts, and those that the reward has no number for
+    "some are left out": (PROMPTS, PROMPTS[:3]),  # all that the first of three processes has generated
+    "one process has all that is left": (PROMPTS[:4], PROMPTS[2:4]),
+}
 
 
 def ppo(name: str) -> dict[str, Any]:
     settings = LONG | PPO[name]
     model = family_model("mamba") if name == "one length at a time" else tiny_model(layers=3)
-    reward = fussy if name == "some are left out" else score
-    trainer = PPOTrainer(tiny_config(**settings), reward, model, tiny_tokenizer())
+    prompts, left_out = LEFT_OUT.get(name, (None, []))
+    trainer = PPOTrainer(tiny_config(**settings), partial(scored_without, left_out), model, tiny_tokenizer())
     trainer.generator.stop_ids = list(range(32))  # about every eighth token
-    prompts = PROMPTS if reward is fussy else trainer.prompts_of_step(PROMPTS, 0)
+    prompts = prompts or trainer.prompts_of_step(PROMPTS, 0)
     steps = [trainer.ppo_step(prompts) for _ in range(2)]
     held_out = evaluate(trainer, PROMPTS[:5])
     return {

@@ -34,6 +34,7 @@ from burnish.decoder.quantized import storages_in
 from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.whole_model import layers_of
 from burnish.errors import InputError, is_out_of_memory
+from burnish.processes import world
 
 
 class BaseSetup:
@@ -213,6 +214,8 @@ def _from_pretrained(kind: Any, config: ModelConfig, /, **options: Any) -> Any:
 
 
 def choose_device(wanted: str) -> torch.device:
+    if ":" in wanted and world.size() > 1:
+        raise InputError(f"device {wanted!r} is a single one, and several processes have one each; name no number")
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -23,6 +23,7 @@ from burnish.config.keys import BASE, DATA, marked
 from burnish.config.model_config import ModelConfig
 from burnish.config.stage_configs import NAME, RewardModelConfig, RunConfig, SFTConfig, TrainConfig
 from burnish.errors import ConfigError, InputError, Problem, nearest
+from burnish.processes import world
 from burnish.rewards.parts import part_of
 
 SECTIONS: dict[str, type[RunConfig]] = {kind.section: kind for kind in (SFTConfig, RewardModelConfig, TrainConfig)}
@@ -88,7 +89,7 @@ def load_pipeline_config(
         place[key if dot else section] = value if as_text else parse(value, f"override {override!r}")
         if dot:  # paths on the command line begin where it was given
             _start_paths_at(Path(), section, place)
-    name = values.get("run_name") or time.strftime("%Y%m%d-%H%M%S")
+    name = values.get("run_name") or world.time_of_start() or time.strftime("%Y%m%d-%H%M%S")
     if not re.fullmatch(NAME, str(name)):
         raise InputError(f"run_name {name!r}: letters, digits, dots, dashes and underscores, at most 64")
     try:

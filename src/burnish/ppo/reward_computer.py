@@ -7,7 +7,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from statistics import fmean
@@ -243,7 +243,11 @@ def only_scored(
     if len(scored) == len(rewards):
         return prompts, texts, sa_pairs, rewards
     prompts, texts = ([column[n] for n in scored] for column in (prompts, texts))
-    return prompts, texts, sa_pairs.select(scored), rewards.at(scored)
+    chosen = sa_pairs.select(scored)
+    if sa_pairs.here is not None:  # each process keeps what is left of its own, though one may hold all of it
+        own = {*sa_pairs.own_rows}
+        chosen = replace(chosen, here=[n for n, row in enumerate(scored) if row in own])
+    return prompts, texts, chosen, rewards.at(scored)
 
 
 def _asked_by_one(part: WeightedReward) -> bool:

@@ -23,7 +23,8 @@ def launch(count: int, arguments: Sequence[str], max_restarts: int = 0) -> int:
     """`burnish ARGUMENTS` in `count` processes; gives the exit code. As torchrun would do it, but for three things: the
     cores are shared out, the exit code is that of the command, and the step under way may end when it is stopped.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // count)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // count)))
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch

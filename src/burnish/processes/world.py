@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from burnish import errors
-from burnish.errors import BurnishError, LostProcessError, StoppedError
+from burnish.errors import BurnishError, InputError, LostProcessError, StoppedError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +37,7 @@ class _World:
     rank: int = 0
     size: int = 1
     patience: float = PATIENCE_MINUTES
+    started: str | None = None
     waited: float = 0.0
 
 
@@ -65,12 +66,8 @@ def are_to_come() -> bool:
 
 
 def time_of_start() -> str | None:
-    """Of the launcher that started this process among others: the same when it starts them anew. None without one."""
-    if size() == 1:
-        return None
-    import psutil
-
-    return time.strftime("%Y%m%d-%H%M%S", time.localtime(psutil.Process(os.getppid()).create_time()))
+    """Of the launcher that started the first process among others: the same when it starts them anew. None without."""
+    return _world.started
 
 
 @contextmanager
@@ -93,10 +90,10 @@ def begin() -> None:
     import torch.distributed as dist
     from torch.distributed.rendezvous import rendezvous
 
-    patience = float(os.environ.get("BURNISH_PATIENCE", PATIENCE_MINUTES))
+    patience = _patience()
     has_gpu = torch.cuda.is_available()
     if has_gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        _take_gpu(torch.cuda.device_count())
     world = _World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), patience)
     timeout = timedelta(minutes=patience)
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what an earlier one has left is not for this one
@@ -105,6 +102,38 @@ def begin() -> None:
         backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
     _world, _store = world, store
+    _world.started = gather(_launch_time())[0]
+
+
+def _patience() -> float:
+    """How many minutes to wait for the others."""
+    given = os.environ.get("BURNISH_PATIENCE", str(PATIENCE_MINUTES))
+    try:
+        minutes = float(given)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < 1e6:
+        raise InputError(f"BURNISH_PATIENCE is {given!r}; it is a number of minutes, such as 30")
+    return minutes
+
+
+def _take_gpu(count: int) -> None:
+    """Each process of a machine has a GPU of its own."""
+    import torch
+
+    local, here = (int(os.environ.get(name, n)) for name, n in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
+    if here > count:
+        raise InputError(
+            f"{here} processes on this machine have {count} {'GPU' if count == 1 else 'GPUs'} between them; start as "
+            "many processes as there are GPUs, or hide these with CUDA_VISIBLE_DEVICES="
+        )
+    torch.cuda.set_device(local)
+
+
+def _launch_time() -> str:
+    import psutil
+
+    return time.strftime("%Y%m%d-%H%M%S", time.localtime(psutil.Process(os.getppid()).create_time()))
 
 
 def end() -> None:
@@ -121,7 +150,7 @@ def end() -> None:
 def alone() -> Iterator[None]:
     """For work that one process does while the others wait: within it, there are no others."""
     global _world
-    before, _world = _world, _World()
+    before, _world = _world, _World(started=_world.started)
     try:
         yield
     finally:
@@ -132,8 +161,11 @@ def alone() -> Iterator[None]:
 
 
 def share(count: int) -> range:
-    """This process's part of `range(count)`: neighbours, and as many as the others have, or one more or less."""
-    return range(count * rank() // size(), count * (rank() + 1) // size())
+    """This process's part of `range(count)`: neighbours, and as many as the others have, or one more or less. If there
+    are too few for all, the first process has one.
+    """
+    start, stop = (-(-count * n // size()) for n in (rank(), rank() + 1))  # rounded up
+    return range(start, stop)
 
 
 def share_of_runs(items: Sequence[Any]) -> range:
@@ -359,20 +391,21 @@ def _described(error: Exception | None) -> dict[str, Any] | None:
     if error is None:
         return None
     kind, told = type(error).__name__, str(error)
-    more = {name: getattr(error, name, None) for name in ("exit_code", "step", "errno")}
+    more = {name: getattr(error, name, None) for name in ("exit_code", "step", "errno", "strerror")}
+    more["filename"] = str(error.filename) if isinstance(error, OSError) and error.filename is not None else None
     about = {"is_ours": isinstance(error, BurnishError), "is_memory": errors.is_out_of_memory(error)}
-    return {"kind": kind, "told": told} | about | more
+    return {"kind": kind, "kinds": [own.__name__ for own in type(error).__mro__], "told": told} | about | more
 
 
 def _error(described: dict[str, Any], where: int) -> Exception:
     """The error of another process, as one's own."""
     if not described["is_ours"] and described["errno"] is not None:
-        return OSError(described["errno"], described["told"])
+        return OSError(described["errno"], described["strerror"], described["filename"])
     if not described["is_ours"] and described["is_memory"]:
         return MemoryError(described["told"])
     if not described["is_ours"]:
         return BurnishError(f"process {where} failed with {described['kind']}: {described['told']}")
-    kind = getattr(errors, described["kind"], BurnishError)
+    kind = next(getattr(errors, name) for name in described["kinds"] if hasattr(errors, name))
     if issubclass(kind, StoppedError):
         return kind(described["told"], described["exit_code"])
     error = kind.__new__(kind)

@@ -126,7 +126,7 @@ def _decode(
         speak, sound = torch.stack([alive, tape.logprob[rows, looked : t + 1].isfinite().all(1)]).tolist()
         looked = t + 1
         crowd.look(len(speak), speak.count(True), None if all(sound) else int(rows[sound.index(False)]))
-        if not crowd.speaks:
+        if not crowd.speaks or looked == tape.max_new_tokens:
             break
         if crowd.leaves and not all(speak):
             if not any(speak):  # here; others still do

@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from burnish.maths import masked_mean
 from burnish.models.adapter_files import save_adapter
 from burnish.models.policy_model import PolicyModel
 from burnish.models.role import LanguageModel, scattered
+from burnish.processes import world
 from burnish.rollout.rollout import Rollout
 from burnish.rollout.sampling import Sampler
 from burnish.rollout.server import GREETING_RETRIES, Adapter, Request, Response, Server, servers_of
@@ -169,7 +171,8 @@ class VllmEngine:
                 patience.give_up(failure := _ended(error, self.config.retries))
                 raise failure from None
 
-        with ThreadPoolExecutor(min(self.config.at_once, len(requests))) as pool:
+        at_once = max(1, self.config.at_once // world.size())  # each process asks for its own share
+        with ThreadPoolExecutor(min(at_once, len(requests))) as pool:
             try:
                 return list(pool.map(response, range(len(requests))))
             except BaseException as error:  # whoever waits for a server waits no longer
@@ -205,5 +208,6 @@ def _logprobs(model: LanguageModel, rollout: Rollout) -> Tensor:
 
 def _leave(servers: Sequence[Server], folder: Path) -> None:
     for server in servers:
-        server.leave()
+        with suppress(Exception):  # also at the interpreter's end, when no thread can be started any more
+            server.leave()
     shutil.rmtree(folder, ignore_errors=True)

@@ -12,7 +12,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +51,12 @@ class Journal:
         if not self.is_open:  # of several processes the first keeps the journal
             return
         scratch = self.run.path(f".writing-{NOW}")
-        scratch.unlink(missing_ok=True)
-        with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
-            now = {"step": step, "steps": steps, "phase": phase, "since": round(time.time(), 1)}
-            json.dump(without_secrets(now), out)
-        scratch.replace(self.run.path(NOW))
+        now = {"step": step, "steps": steps, "phase": phase, "since": round(time.time(), 1)}
+        with suppress(OSError):  # nothing depends on it
+            scratch.unlink(missing_ok=True)
+            with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
+                json.dump(without_secrets(now), out)
+            scratch.replace(self.run.path(NOW))
 
     def end(self, event: str, text: str = "") -> None:
         """Nothing, if nothing was begun: the run folder is then as it was."""

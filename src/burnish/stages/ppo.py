@@ -68,7 +68,7 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
         console.print(terminal.data_table(data_summary(prompts, work.encoder, config.max_new_tokens)))
         _announce(console, trainer, prompts, run, memory)
         if trainer.server is not None:
-            with terminal.busy(console, "the rollout server answers a probe"):
+            with terminal.busy(console, "the rollout server answers a probe"), world.together():
                 trainer.server.check(trainer.policy)
         trained = [updates.role for updates in trainer.model_trainer.updates.values()]
         identity = identity_of(trainer.base, trained, prompts, trainer.reward_computer.models)
@@ -98,20 +98,18 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
             console.print(terminal.answers_table(_answers(console, trainer, run, prompts.held_out[:NUM_ANSWERS])))
             console.print(plain(verdict.sentence), highlight=False)
         seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
-        run.write(
-            "result.json",
-            {
-                "before": before and before.as_dict(),
-                "after": after and after.as_dict(),
-                "seconds": seconds,
-                "finished": time.strftime("%Y-%m-%d %H:%M"),
-                "versions": versions(),
-                "machine": machine(),
-                **saving.facts,
-                "peak_memory_gb": round(peak_gb, 2),
-                "memory": {n: round(mb) for n, mb, _ in memory},
-            },
-        )
+        result = {
+            "before": before and before.as_dict(),
+            "after": after and after.as_dict(),
+            "seconds": seconds,
+            "finished": time.strftime("%Y-%m-%d %H:%M"),
+            "versions": versions(),
+            "machine": machine(),
+            **saving.facts,
+            "peak_memory_gb": round(peak_gb, 2),
+            "memory": {n: round(mb) for n, mb, _ in memory},
+        }
+        world.by_first(lambda: run.write("result.json", result))
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
     told = how_to_use(run, config, trainer.base.invocation, trainer.base.identity.merged)
     console.print(plain(told), highlight=False, soft_wrap=True)
@@ -145,14 +143,16 @@ def _start(
         return Evaluation(**kept["evaluation"] | {"prompts": list(held_out)})  # with references and messages
     before = _measure(console, trainer, held_out, second, "before", start_model(trainer))
     if before is not None:
-        run.write("start.json", {"settings": settings, "evaluation": asdict(before)})
+        kept = {"settings": settings, "evaluation": asdict(before)}
+        world.by_first(lambda: run.write("start.json", kept))
     return before
 
 
 def _train(
     console: Console, trainer: PPOTrainer, config: TrainConfig, prompts: Split[str], run: Run, saving: Saving
 ) -> None:
-    tracker = open_tracker(config.tracker if world.is_first() else None, run, trainer.step)
+    with world.together():
+        tracker = open_tracker(config.tracker if world.is_first() else None, run, trainer.step)
     probes = (prompts.held_out or prompts.train)[:NUM_PROBES]
     probe_steps = {round(config.steps * k / 3) for k in range(4)} if probes else set()
     with terminal.StepProgress(console, config.steps, trainer.step) as progress:
@@ -299,7 +299,7 @@ def _answers(console: Console, trainer: PPOTrainer, run: Run, prompts: Sequence[
         speakers = {"base": PolicyModel(trainer.base, None, trainer.config.temperature)} | speakers
     with terminal.busy(console, f"{' and '.join(speakers)} answer {len(prompts)} held-out prompts"):
         answers = most_likely_answers(trainer, prompts, speakers)
-    run.write("answers.json", {"answers": answers})
+    world.by_first(lambda: run.write("answers.json", {"answers": answers}))
     return answers
 
 
