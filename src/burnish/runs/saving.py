@@ -255,6 +255,8 @@ def refuse_other_data(identity: dict[str, Any]) -> None:
     """All processes must have read the same data and the same base, with the same versions: then the weights that they
     begin with, which follow from the seed, are the same too.
     """
+    if world.size() == 1:
+        return
     read = ("data", "base model", "frozen adapters", "versions")
     first, *others = world.gather({name: identity[name] for name in read})
     for number, other in enumerate(others, 1):
