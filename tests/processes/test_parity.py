@@ -101,4 +101,4 @@ def test_shares_are_neighbours_of_nearly_one_size(monkeypatch, count, size, size
 
 def test_responses_to_one_prompt_stay_together(monkeypatch):
     monkeypatch.setattr(world, "_world", world._World(1, 2))
-    assert world.share_of_runs(list("aaabbcc")) == range(3, 7)  # of three prompts the second process has two
+    assert world.share_of_runs(list("aaabbcc")) == range(5, 7)  # of three prompts the second process has one

@@ -191,7 +191,6 @@ def test_the_launcher_starts_them_anew_and_the_run_resumes_by_itself(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert (folder / "killed").is_file()
-    assert done.stderr.count(LOST) == 1
     assert "Resuming after step 2 of 4" in done.stdout
     (run,) = (folder / "runs").iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}", run.name)

@@ -72,7 +72,7 @@ def ppo(name: str) -> dict[str, Any]:
     trainer.generator.stop_ids = list(range(32))  # about every eighth token
     prompts = prompts or trainer.prompts_of_step(PROMPTS, 0)
     steps = [trainer.ppo_step(prompts) for _ in range(2)]
-    held_out = evaluate(trainer, PROMPTS[:5])
+    held_out = evaluate(trainer, PROMPTS[3:])
     return {
         "texts": [step["generated_texts"] for step in steps],
         "finished": [step["sa_pairs"].finished.tolist() for step in steps],
