@@ -28,7 +28,9 @@ def run(tmp_path):
 def work(run, then):
     """A stage that begins, does `then`, and ends."""
     with hold(Console(file=io.StringIO()), run, TrainConfig(prompts="p.txt")) as saving:
-        saving.begin(State, lambda state: None, dict.fromkeys(("data", "base model", "frozen adapters", "versions"), ""))
+        saving.begin(
+            State, lambda state: None, dict.fromkeys(("data", "base model", "frozen adapters", "versions"), "")
+        )
         then(saving)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -75,32 +76,37 @@ def _asked(request: Request, library: Library, form: dict[str, list[str]] | None
     return Asked(library, dict(request.path_params), query if form is None else form)
 
 
-def _seen(view: View, asked: Asked) -> Data:
-    """What a view gives. Files that are not as burnish writes them end in a sentence."""
+@contextmanager
+def _in_words(asked: Asked) -> Iterator[None]:
+    """Files that are not as burnish writes them, and those that cannot be read or written, end in a sentence."""
     try:
-        return view.data(asked)
+        yield
+    except BurnishError:
+        raise
+    except OSError as error:
+        name = asked.path.get("run", "the page")
+        raise InputError(f"cannot read or write the files of {name}: {error.strerror or error}") from error
     except DAMAGE as error:
-        if isinstance(error, InputError):
-            raise
         name = asked.path.get("run", "a run")
         raise InputError(f"the files of {name} are damaged: {type(error).__name__}: {error}") from error
 
 
 def _as_json(view: View, library: Library, looks: Looks) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:  # a plain function: Starlette gives it a thread of its own
-        return Response(looks.json(_seen(view, _asked(request, library))), media_type="application/json")
+        asked = _asked(request, library)
+        with _in_words(asked):
+            return Response(looks.json(view.data(asked)), media_type="application/json")
 
     return endpoint
 
 
 def _as_html(view: View, library: Library, looks: Looks, access: Access) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
-        run = request.path_params.get("run")
-        version = _version(library, run)  # before the data: what changes meanwhile is then fetched again
-        data = _seen(view, _asked(request, library))
-        may_write = access.has_token(request.headers)
-        title = run or library.root.name
-        return HTMLResponse(looks.render(f"{view.name}.html", data, title=title, version=version, may_write=may_write))
+        asked, run = _asked(request, library), request.path_params.get("run")
+        more = {"title": run or library.root.name, "may_write": access.has_token(request.headers)}
+        with _in_words(asked):
+            version = _version(library, run)  # before the data: what changes meanwhile is then fetched again
+            return HTMLResponse(looks.render(f"{view.name}.html", view.data(asked), version=version, **more))
 
     return endpoint
 
@@ -108,7 +114,8 @@ def _as_html(view: View, library: Library, looks: Looks, access: Access) -> Call
 def _acting(action: Action, library: Library, looks: Looks, as_json: bool) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         asked = _asked(request, library, _form(await request.body(), request.headers.get("content-type", "")))
-        done = await run_in_threadpool(action.do, asked)
+        with _in_words(asked):
+            done = await run_in_threadpool(action.do, asked)
         if as_json:
             return Response(looks.json(done), media_type="application/json")
         return RedirectResponse(action.leads_to(asked), 303)

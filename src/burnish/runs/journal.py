@@ -120,8 +120,8 @@ def condition_of(run: Run) -> Condition:
 
 
 def ask_to_stop(run: Run) -> None:
-    """The run finishes its step, saves and ends. No signal is sent: after a Ctrl-C in its terminal it would be the second
-    one, which ends a run at once.
+    """The run finishes its step, saves and ends. No signal is sent: after a Ctrl-C in its terminal it would be the
+    second one, which ends a run at once.
     """
     with asking:
         condition = condition_of(run)
