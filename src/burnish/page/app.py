@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -126,11 +127,42 @@ def _acting(action: Action, library: Library, looks: Looks, as_json: bool) -> Ca
 def _streaming(stream: Stream, library: Library, looks: Looks) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         asked = _asked(request, library, _form(await request.body(), request.headers.get("content-type", "")))
-        pieces = await run_in_threadpool(stream.ask, asked)
-        lines = (looks.json(piece) + b"\n" for piece in pieces)
-        return StreamingResponse(lines, media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
+        gone = threading.Event()
+        pieces = await run_in_threadpool(stream.ask, asked, gone)
+
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                async for piece in _heard(pieces, gone):
+                    yield looks.json(piece) + b"\n"
+            finally:  # at the end, or when whoever listened went away
+                library.computing.stop(gone)
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
 
     return endpoint
+
+
+async def _heard(pieces: Generator[Data, None, None], gone: threading.Event) -> AsyncIterator[Data]:
+    """The pieces, waited for in a thread of their own: the wait for one can be given up at any time."""
+    loop, heard = asyncio.get_running_loop(), asyncio.Queue[Data | None]()
+
+    def told(piece: Data | None) -> None:
+        with suppress(RuntimeError):  # the page has ended
+            loop.call_soon_threadsafe(heard.put_nowait, piece)
+
+    def listen() -> None:
+        try:
+            for piece in pieces:
+                if gone.is_set():
+                    break
+                told(piece)
+        finally:
+            pieces.close()
+            told(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (piece := await heard.get()) is not None:
+        yield piece
 
 
 def _form(body: bytes, kind: str) -> dict[str, list[str]]:

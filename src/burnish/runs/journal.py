@@ -167,8 +167,8 @@ def _at_work(run: Run) -> psutil.Process | None:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
         held = {os.path.realpath(file.path) for file in process.open_files()}
-    except psutil.AccessDenied:  # another user's
-        return process
+    except psutil.AccessDenied:  # another user's; one that began after the lock was taken only has its number
+        return process if process.create_time() <= lock.stat().st_mtime + 1 else None
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
     return process if os.path.realpath(lock) in held else None
