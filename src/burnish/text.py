@@ -14,8 +14,8 @@ SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_KEY", r
 secret_variables: set[str] = set()  # and those that a config names, however they are called
 SHORTEST_SECRET = 8  # shorter ones would take ordinary words out of texts
 
-# Control characters (line feeds stay), and marks that reverse the direction of what follows.
-_INVISIBLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Control characters (line feeds and tabs stay), and marks that reverse the direction of what follows.
+_INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def visible(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import resource
 
 import pytest
 
@@ -51,6 +52,38 @@ def test_a_line_cut_by_a_kill_is_dropped_and_one_without_an_end_is_kept(tmp_path
     path.write_bytes(path.read_bytes()[:-1])
     said.keep(choice("c"))
     assert [row["prompt"] for row in said.rows()] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("full", ["choices", "preferences"])
+def test_what_does_not_fit_on_the_disk_is_not_kept(tmp_path, full):
+    """A limit on the size of files cuts a write short, as a disk does that is nearly full."""
+    said = Said(tmp_path)
+    said.keep(choice("a", note="x" * 300 if full == "choices" else ""))
+    (tmp_path / "preferences.jsonl").write_text("\n" * 1000 * (full == "preferences"))
+    before = [(tmp_path / f"{kind}.jsonl").read_bytes() for kind in ("choices", "preferences")]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max(map(len, before)) + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            said.keep(choice("b"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [row["prompt"] for row in said.rows()] == ["a"]
+    assert (tmp_path / "choices.jsonl").read_bytes() == before[0]
+
+
+def test_undo_in_the_terminal_leaves_the_choices_of_named_judges_alone(tmp_path):
+    start, tuned = (Evaluation(prompts=["p", "q"], texts=[f"{side} 1", f"{side} 2"]) for side in ("start", "tuned"))
+    said, answers = Said(tmp_path), iter("1u1q")
+
+    def choose(question):
+        answer = next(answers)
+        if answer == "u":  # meanwhile, on the page
+            said.keep({"prompt": "p", "start": "start 1", "tuned": "tuned 1", "better": "tie", "judge": "ann"})
+        return answer
+
+    people.ask(Run(tmp_path), start, tuned, 2, choose)
+    assert [row.get("judge") for row in said.rows()] == ["ann", None]
 
 
 def test_what_is_said_is_read_by_the_stages(tmp_path):

@@ -1,6 +1,7 @@
 """What the page asks the process that computes, and what it says when that dies, hangs or is busy."""
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ for line in sys.stdin:
     asked = json.loads(line)
     if asked["prompt"] == "die":
         sys.exit("the last words")
+    if asked["prompt"] == "silent":
+        time.sleep(60)
     if asked["prompt"] == "killed":
         os.kill(os.getpid(), 9)
     for n in range(3):
@@ -102,6 +105,26 @@ def test_an_answer_comes_as_lines_of_json(page):
     scored = page.post("/api/chat/first", {"do": "score", "prompt": "p", "response": "r"}).text.splitlines()
     assert json.loads(scored[0])["asked"] == {"do": "score", "prompt": "p", "response": "r", "reference": ""}
     assert page.ask("/api/chat/first").json["sampling"]["temperature"] == 0.7
+
+
+def test_a_silent_process_ends_when_its_listener_goes_away(page):
+    computing = page.library.computing
+    body = json.dumps({"prompt": "silent"}).encode()
+    with socket.create_connection(("127.0.0.1", page.port)) as listener:
+        head = f"POST /api/chat/first HTTP/1.1\r\nHost: localhost\r\nAuthorization: {page.bearer['Authorization']}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        listener.sendall(head.encode() + body)
+        while computing._process is None:
+            time.sleep(0.01)
+        process = computing._process
+        busy = page.post("/api/chat/first", {"prompt": "a"}).text  # and its going away ends nobody else's
+        assert "still answering somebody else" in busy
+        assert process.poll() is None
+    assert process.wait(5) == -9
+    end = time.monotonic() + 5
+    while computing._busy.locked() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert json.loads(page.post("/api/chat/first", {"prompt": "a"}).text.splitlines()[-1])["text"] == "xx"
 
 
 @pytest.mark.parametrize(

@@ -107,11 +107,86 @@ def test_a_key_pressed_twice_counts_once_and_undo_asks_again(place):
     (row,) = run.read_lines("choices.jsonl")
     assert (row["strength"], row[row["better"]]) == (2, asked["left"]["text"])
     assert question(page)[0]["pair"] != asked["pair"]
-    assert page.post("/api/judge/first", {"undo": "last", "judge": "bob"}).json == {"kept": False}  # not his
-    assert page.post("/api/judge/first", {"undo": "last"}).json == {"kept": True}
+    assert page.post("/api/judge/first", {"undo": "last", "judge": "bob", "said": 0}).json == {"kept": False}  # not his
+    assert page.post("/api/judge/first", {"undo": "last", "said": 1}).json == {"kept": True}
     assert run.read_lines("choices.jsonl") == run.read_lines("preferences.jsonl") == []
     assert question(page)[0]["pair"] == asked["pair"]
     assert run.read("verdict.json")["win_rate_by_people"] is None
+
+
+def test_an_undo_pressed_twice_counts_once(place):
+    page, run, _ = place
+    for _ in range(2):
+        choose(page, "tuned")
+    undo = {"undo": "last", "said": 2}
+    assert [page.post("/api/judge/first", undo).json["kept"] for _ in range(2)] == [True, False]
+    assert len(run.read_lines("choices.jsonl")) == 1
+    assert page.post("/api/judge/first", {"undo": "last"}).status == 422
+
+
+def test_an_undo_takes_back_what_was_said_in_this_view(place):
+    page, run, _ = place
+    choose(page, "tuned")
+    choose(page, "other", against="second")
+    assert run.read("verdict.json")["win_rate_by_people"]["wins"] == 1
+    assert page.ask("/api/judge/first?how=score").json["can_undo"] is False
+    assert page.post("/api/judge/first", {"undo": "last", "said": 2}).json == {"kept": True}
+    (left,) = run.read_lines("choices.jsonl")
+    assert "first" in left
+    assert run.read("verdict.json")["win_rate_by_people"] is None
+
+
+def test_two_pages_of_one_judge_lose_nothing_of_different_questions(place):
+    page, run, _ = place
+    asked, seen = question(page)
+    form = {"better": "tie", "pair": asked["pair"], "left": asked["left"]["answer"], "said": seen["said"]}
+    score, _ = question(page, how="score")
+    scored = {"how": "score", "answer": score["answer"], "score": 4, "said": seen["said"]}
+    assert page.post("/api/judge/first", form).json == {"kept": True}
+    assert [page.post("/api/judge/first", scored).json["kept"] for _ in range(2)] == [True, False]
+    assert len(run.read_lines("choices.jsonl")) == 2
+
+
+def test_skipped_pairs_count_as_done_and_are_not_asked_without_end(place):
+    page, *_ = place
+    for better in ["skip"] + ["tuned"] * 10:
+        choose(page, better, judge="ann")
+    asked, seen = question(page, judge="ann")
+    assert (seen["made"], seen["total"]) == (11, 13)
+    choose(page, "skip", judge="ann")  # one that comes again
+    choose(page, "skip", judge="ann")
+    asked, seen = question(page, judge="ann")
+    assert (asked, seen["made"], seen["total"]) == (None, 13, 13)
+    for _ in range(2):
+        choose(page, "skip", judge="bob")
+    for _ in range(7):
+        choose(page, "tuned", judge="bob")
+    seen = question(page, judge="bob")[1]
+    assert (seen["made"], seen["total"]) == (9, 13)
+    choose(page, "skip", judge="bob")  # too few are left for one of them to come again
+    seen = question(page, judge="bob")[1]
+    assert (seen["made"], seen["total"]) == (10, 12)
+
+
+def test_a_choice_that_is_kept_is_no_error_and_what_cannot_be_kept_is_told(place, monkeypatch):
+    page, run, _ = place
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("burnish.page.judge.count_choices", full)
+    choose(page, "tuned")
+    assert len(run.read_lines("choices.jsonl")) == 1
+    monkeypatch.setattr("burnish.evaluation.said._append", full)
+    asked, seen = question(page)
+    form = {"better": "tie", "pair": asked["pair"], "left": asked["left"]["answer"], "said": seen["said"]}
+    refused = page.post("/api/judge/first", form)
+    told = "cannot read or write the files of first: No space left on device"
+    assert (refused.status, refused.json) == (422, {"error": told})
+    run.path("choices.jsonl").write_text('[1]\n{"prompt": "p"}\n')
+    for path in ("/judge/first", "/api/judge/first"):
+        damaged = page.ask(path)
+        assert (damaged.status, "the files of first are damaged" in damaged.text) == (422, True)
 
 
 def test_one_pair_in_ten_comes_twice_and_is_learned_from_once(place):
@@ -229,7 +304,7 @@ def test_judging_needs_the_token_and_texts_stay_texts(place):
 
 def test_a_form_leads_back_to_the_next_question(place):
     page, *_ = place
-    body = b"undo=last&judge=ann&how=choose&against=second"
+    body = b"undo=last&judge=ann&how=choose&against=second&said=0"
     answer = page.ask("/judge/first", "POST", body, **page.bearer)
     assert (answer.status, answer.headers["location"]) == (303, "/judge/first?against=second&how=choose&judge=ann")
 

@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from burnish.config import SFTConfig, TrainConfig
 from burnish.errors import InputError
 from burnish.page import overview
-from burnish.page.app import VIEWS, _seen
+from burnish.page.app import VIEWS, _in_words
 from burnish.page.kept_responses import KeptResponses
 from burnish.page.library import Library
 from burnish.page.rollouts import histogram
@@ -134,8 +135,10 @@ def test_a_damaged_run_is_told_and_the_others_are_still_seen(tmp_path, looks, fi
     (hurt.folder / file).write_text(content)
     library, told = Library(tmp_path), {}
     for view in VIEWS:
+        asked = Asked(library, {"run": "hurt"}, {"run": ["whole", "hurt"]})
         try:
-            data = _seen(view, Asked(library, {"run": "hurt"}, {"run": ["whole", "hurt"]}))
+            with _in_words(asked):
+                data = view.data(asked)
         except InputError as error:
             told[view.name] = str(error)
         else:
@@ -197,6 +200,24 @@ def test_secrets_are_hidden_in_html_and_json(root, monkeypatch):
             for answer in (page.ask(path), page.ask(f"/api{path}")):
                 assert "document.title" not in answer.text, path
                 assert answer.status == 200
+
+
+def test_nothing_in_a_mapping_of_settings_gives_a_secret_away(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOW_WE_CALL_IT", "hidden-word")
+    part = {"kind": "http", "url": "https://x/?k=hidden-word", "token_env": "HOW_WE_CALL_IT", "note": ["a\x1b\u202eb"]}
+    config = {"stage": "ppo", "prompts": "p.txt", "reward": [part], "rollout": {"url": "hidden-word"}}
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.yaml").write_text(yaml.safe_dump(config))
+    with served(tmp_path / "runs") as page:
+        for answer in (page.ask("/run/one"), page.ask("/api/run/one")):
+            assert answer.status == 200
+            assert "hidden-word" not in answer.text
+            assert "[HOW_WE_CALL_IT]" in answer.text
+        assert not {"\x1b", "\u202e"} & set(page.ask("/run/one").text)
+
+
+def test_a_tab_is_shown(looks):
+    assert "a\tb" in looks.render("error.html", {"error": "a\tb\x07"}, title="", version="", may_write=False)
 
 
 def test_json_is_valid_and_has_what_the_docs_say(page):

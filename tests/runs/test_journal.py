@@ -28,7 +28,9 @@ def run(tmp_path):
 def work(run, then):
     """A stage that begins, does `then`, and ends."""
     with hold(Console(file=io.StringIO()), run, TrainConfig(prompts="p.txt")) as saving:
-        saving.begin(State, lambda state: None, {"data": ""})
+        saving.begin(
+            State, lambda state: None, dict.fromkeys(("data", "base model", "frozen adapters", "versions"), "")
+        )
         then(saving)
 
 
@@ -125,22 +127,35 @@ def test_warnings_are_shown_and_noted(run):
 
 
 def test_a_stop_is_asked_for_once(run):
-    """A second signal would end the run before it is saved."""
-    asked = []
-
     def then(saving):
-        with StopSignals(asked.append) as stop:
+        ask_to_stop(run)
+        assert condition_of(run).is_stopping
+        with pytest.raises(LockedError, match="is stopping already"):
             ask_to_stop(run)
-            time.sleep(0.01)
-            assert stop.exit_code == 130
-            assert condition_of(run).is_stopping
-            with pytest.raises(LockedError, match="is stopping already"):
-                ask_to_stop(run)
+        saving.after_step(1, 0.0, is_last=False)
 
-    work(run, then)
-    assert asked == [signal.SIGINT]
+    with pytest.raises(StoppedError, match="stopped after step 1, and saved") as stopped:
+        work(run, then)
+    assert stopped.value.exit_code == 130
     with pytest.raises(LockedError, match="is not running: it is stopped"):
         ask_to_stop(run)
+
+
+def test_a_stop_that_a_terminal_asked_for_too_is_still_saved(run):
+    def then(saving):
+        signal.raise_signal(signal.SIGINT)
+        ask_to_stop(run)  # a second signal would end this process
+        saving.after_step(1, 0.0, is_last=False)
+
+    with pytest.raises(StoppedError, match="stopped after step 1, and saved"):
+        work(run, then)
+
+
+def test_a_stop_after_the_last_step_stops_the_pipeline(run):
+    with StopSignals() as pipeline:
+        work(run, lambda saving: ask_to_stop(run))
+    assert pipeline.exit_code == 130
+    work(run, lambda saving: saving.after_step(1, 0.0, is_last=False))  # one that was asked before does not count
 
 
 def test_a_torn_journal_is_read_as_far_as_it_goes(run):

@@ -54,7 +54,7 @@ def ask(run: Run, start: Evaluation, tuned: Evaluation, how_many: int, choose: C
             if made:
                 made -= 1
                 back = _key(questions[made].row("t"))
-                said.take_back(lambda row, back=back: "start" in row and _key(row) == back)  # type: ignore[misc]
+                said.take_back(lambda row, back=back: _is_nameless(row) and _key(row) == back)  # type: ignore[misc]
             continue
         said.keep(questions[made].row(choice))
         made += 1
@@ -79,6 +79,11 @@ def _questions(run: Run, start: Evaluation, tuned: Evaluation, how_many: int) ->
     left = [(p, a, b) for p, a, b in both if a.strip() != b.strip() and (p, a, b) not in known][:how_many]
     for number, (prompt, first, second) in enumerate(left, 1):
         yield Question(prompt, first, second, number, len(left), order.random() < 0.5)
+
+
+def _is_nameless(row: Row) -> bool:
+    """A choice as `ask` keeps it: those made on the page under a name are other people's."""
+    return "start" in row and "judge" not in row
 
 
 def _key(row: Row) -> tuple[str, str, str]:

@@ -8,6 +8,7 @@ demonstrations.jsonl  the better answers that people wrote, as `burnish sft` rea
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -80,15 +81,23 @@ class Said:
             row = without_secrets(row_of(self.rows()))
             if row is None:
                 return False
-            _append(self.path("choices"), row)
+            before = _append(self.path("choices"), row)
             if learned := learned_from(row):
-                _append(self.path(learned[0]), learned[1])
+                try:
+                    _append(self.path(learned[0]), learned[1])
+                except OSError:  # all of it is kept, or nothing
+                    os.truncate(self.path("choices"), before)
+                    raise
         return True
 
-    def take_back(self, which: Callable[[Row], bool]) -> Row | None:
+    def take_back(
+        self, which: Callable[[Row], bool], only_if: Callable[[list[Row]], bool] = lambda rows: True
+    ) -> Row | None:
         """The last row of that kind, and what was learned from it, as if it had never been said."""
         with self._alone():
             rows = self.rows()
+            if not only_if(rows):
+                return None
             row = self._without_last("choices", rows, which)
             if row is not None and (learned := learned_from(row)):
                 self._without_last(learned[0], self.rows(learned[0]), lambda own: own == learned[1])
@@ -112,17 +121,23 @@ class Said:
             os.close(handle)
 
 
-def _append(path: Path, row: Row) -> None:
+def _append(path: Path, row: Row) -> int:
+    """How long the file was before; so long it is again if there is no room for the whole row."""
     handle = without_links(str(path), os.O_RDWR | os.O_CREAT | os.O_APPEND)
     with open(handle, "rb+", buffering=0) as file:
         last = file.readall().rpartition(b"\n")[2]
+        before = file.tell()
         line = json.dumps(row).encode() + b"\n"
         if last and _is_whole(last):  # somebody's editor ends a file without a line feed
             line = b"\n" + line
         elif last:  # cut by a kill
-            file.truncate(file.tell() - len(last))
-        file.write(line)
+            before -= len(last)
+            file.truncate(before)
+        if file.write(line) != len(line):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(handle)
+    return before
 
 
 def _is_whole(line: bytes) -> bool:

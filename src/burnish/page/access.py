@@ -151,7 +151,7 @@ class Guard:
         rest = urlencode([(key, value) for key, value in parse_qsl(query) if key != "token"])
         where = "/" + quote(scope["path"].lstrip("/\\"))  # two slashes would lead to another machine
         response = RedirectResponse(f"{where}?{rest}" if rest else where, 303)
-        response.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="strict", path="/")
+        response.set_cookie(self.access.cookie, self.access.token, httponly=True, samesite="lax", path="/")
         return response
 
     def _wrong_token(self, scope: Scope) -> Response:

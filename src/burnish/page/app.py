@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -75,32 +77,37 @@ def _asked(request: Request, library: Library, form: dict[str, list[str]] | None
     return Asked(library, dict(request.path_params), query if form is None else form)
 
 
-def _seen(view: View, asked: Asked) -> Data:
-    """What a view gives. Files that are not as burnish writes them end in a sentence."""
+@contextmanager
+def _in_words(asked: Asked) -> Iterator[None]:
+    """Files that are not as burnish writes them, and those that cannot be read or written, end in a sentence."""
     try:
-        return view.data(asked)
+        yield
+    except BurnishError:
+        raise
+    except OSError as error:
+        name = asked.path.get("run", "the page")
+        raise InputError(f"cannot read or write the files of {name}: {error.strerror or error}") from error
     except DAMAGE as error:
-        if isinstance(error, InputError):
-            raise
         name = asked.path.get("run", "a run")
         raise InputError(f"the files of {name} are damaged: {type(error).__name__}: {error}") from error
 
 
 def _as_json(view: View, library: Library, looks: Looks) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:  # a plain function: Starlette gives it a thread of its own
-        return Response(looks.json(_seen(view, _asked(request, library))), media_type="application/json")
+        asked = _asked(request, library)
+        with _in_words(asked):
+            return Response(looks.json(view.data(asked)), media_type="application/json")
 
     return endpoint
 
 
 def _as_html(view: View, library: Library, looks: Looks, access: Access) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
-        run = request.path_params.get("run")
-        version = _version(library, run)  # before the data: what changes meanwhile is then fetched again
-        data = _seen(view, _asked(request, library))
-        may_write = access.has_token(request.headers)
-        title = run or library.root.name
-        return HTMLResponse(looks.render(f"{view.name}.html", data, title=title, version=version, may_write=may_write))
+        asked, run = _asked(request, library), request.path_params.get("run")
+        more = {"title": run or library.root.name, "may_write": access.has_token(request.headers)}
+        with _in_words(asked):
+            version = _version(library, run)  # before the data: what changes meanwhile is then fetched again
+            return HTMLResponse(looks.render(f"{view.name}.html", view.data(asked), version=version, **more))
 
     return endpoint
 
@@ -108,7 +115,8 @@ def _as_html(view: View, library: Library, looks: Looks, access: Access) -> Call
 def _acting(action: Action, library: Library, looks: Looks, as_json: bool) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         asked = _asked(request, library, _form(await request.body(), request.headers.get("content-type", "")))
-        done = await run_in_threadpool(action.do, asked)
+        with _in_words(asked):
+            done = await run_in_threadpool(action.do, asked)
         if as_json:
             return Response(looks.json(done), media_type="application/json")
         return RedirectResponse(action.leads_to(asked), 303)
@@ -119,11 +127,42 @@ def _acting(action: Action, library: Library, looks: Looks, as_json: bool) -> Ca
 def _streaming(stream: Stream, library: Library, looks: Looks) -> Callable[[Request], Any]:
     async def endpoint(request: Request) -> Response:
         asked = _asked(request, library, _form(await request.body(), request.headers.get("content-type", "")))
-        pieces = await run_in_threadpool(stream.ask, asked)
-        lines = (looks.json(piece) + b"\n" for piece in pieces)
-        return StreamingResponse(lines, media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
+        gone = threading.Event()
+        pieces = await run_in_threadpool(stream.ask, asked, gone)
+
+        async def lines() -> AsyncIterator[bytes]:
+            try:
+                async for piece in _heard(pieces, gone):
+                    yield looks.json(piece) + b"\n"
+            finally:  # at the end, or when whoever listened went away
+                library.computing.stop(gone)
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"X-Accel-Buffering": "no"})
 
     return endpoint
+
+
+async def _heard(pieces: Generator[Data, None, None], gone: threading.Event) -> AsyncIterator[Data]:
+    """The pieces, waited for in a thread of their own: the wait for one can be given up at any time."""
+    loop, heard = asyncio.get_running_loop(), asyncio.Queue[Data | None]()
+
+    def told(piece: Data | None) -> None:
+        with suppress(RuntimeError):  # the page has ended
+            loop.call_soon_threadsafe(heard.put_nowait, piece)
+
+    def listen() -> None:
+        try:
+            for piece in pieces:
+                if gone.is_set():
+                    break
+                told(piece)
+        finally:
+            pieces.close()
+            told(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (piece := await heard.get()) is not None:
+        yield piece
 
 
 def _form(body: bytes, kind: str) -> dict[str, list[str]]:

@@ -4,8 +4,9 @@ process of their own (computing.py).
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from burnish.config import PPOConfig
 from burnish.errors import InputError
@@ -27,7 +28,7 @@ def data(asked: Asked) -> Data:
     return asked.library.summary(name) | {"sampling": own | {"seed": 0}}
 
 
-def ask(asked: Asked) -> Iterator[Data]:
+def ask(asked: Asked, gone: threading.Event) -> Generator[Data, None, None]:
     """Path: `run`. Form: `do`, `prompt`, and `response` for a score; else the sampling."""
     run = asked.library.run(asked.path["run"])
     question: Data = {"do": asked.choice("do", ("answer", "score")), "prompt": _text(asked, "prompt")}
@@ -40,7 +41,7 @@ def ask(asked: Asked) -> Iterator[Data]:
         if number is None or not low <= number <= high:
             raise InputError(f"{key} is {asked.one(key)!r:.40}; it is a number from {low:g} to {high:g}")
         question[key] = int(number) if isinstance(low, int) else number
-    return asked.library.computing.ask(run.folder, question)
+    return asked.library.computing.ask(run.folder, question, gone)
 
 
 def prefer(asked: Asked) -> Data:

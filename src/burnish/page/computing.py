@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,25 +30,39 @@ class Computing:
         self._folder: Path | None = None
         self._errors: Any = None
         self._sign_of_life = 0.0
+        self._gone: threading.Event | None = None  # of whoever asks now
 
-    def ask(self, folder: Path, question: Message) -> Iterator[Message]:
-        """What it says, up to the end; every trouble is an `error` among it. Whoever stops listening ends it."""
+    def ask(
+        self, folder: Path, question: Message, gone: threading.Event | None = None
+    ) -> Generator[Message, None, None]:
+        """What it says, up to the end; every trouble is an `error` among it. Whoever stops listening ends it; `stop`
+        does so while it says nothing.
+        """
         if not self._busy.acquire(blocking=False):
             yield {"error": "it is still answering somebody else; wait for that, or stop it there"}
             return
-        is_heard = False
+        is_heard, self._gone = False, gone
         try:
             process = self._started(folder)
             if process is None:
                 yield {"doing": "loading the models"}
                 process = self._start(folder)
+            if gone is not None and gone.is_set():
+                return
             yield from self._answers(process, question)
             is_heard = process.poll() is None
         finally:
             if not is_heard:
                 self.end()
-            self._sign_of_life = time.monotonic()
+            self._sign_of_life, self._gone = time.monotonic(), None
             self._busy.release()
+
+    def stop(self, gone: threading.Event) -> None:
+        """Whoever asked with `gone` does not listen any more. From any thread; others' questions go on."""
+        gone.set()
+        process = self._process
+        if self._gone is gone and process is not None:
+            process.kill()  # who waits for its words hears its end, and clears up
 
     def end(self) -> None:
         process, self._process = self._process, None
@@ -95,6 +109,8 @@ class Computing:
         yield {"error": self._last_words(process)}
 
     def _last_words(self, process: subprocess.Popen[str]) -> str:
+        if self._process is not process:
+            return "the process that computes was ended"
         try:
             code = process.wait(5)
         except subprocess.TimeoutExpired:

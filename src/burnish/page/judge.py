@@ -15,7 +15,7 @@ from burnish.errors import InputError, LockedError
 from burnish.evaluation.said import Row, Said
 from burnish.page import candidates
 from burnish.page.candidates import Candidates, Pair, key_of, prompt_row
-from burnish.page.library import Library
+from burnish.page.library import DAMAGE, Library
 from burnish.page.view import Action, Asked, Data, View, address, quoted
 from burnish.page.voices import chosen, pair_key, results
 from burnish.runs.run import Run
@@ -39,13 +39,27 @@ class Place:
 
     candidates: Candidates
     said: Said
-    after: Callable[[], None] = lambda: None
-    """What there is to do when something was said."""
+    after: Callable[[Row], None] = lambda row: None
+    """What there is to do when something was said or taken back."""
 
     @property
     def pairs(self) -> dict[str, Pair]:
         """By their keys."""
         return {pair.key: pair for pair in self.candidates.pairs}
+
+    def holds(self, how: str) -> Callable[[Row], bool]:
+        """Which rows are about what is judged here, in this way; a better answer belongs to both."""
+        pairs, answers = self.pairs, {key_of(*own) for own in self.candidates.answers}
+        prompts = {str(prompt) for prompt, _ in self.candidates.answers}
+
+        def is_here(row: Row) -> bool:
+            if "completion" in row:
+                return row["prompt"] in prompts
+            if "response" in row:
+                return how == "score" and key_of(row["prompt"], row["response"]) in answers
+            return how == "choose" and pair_key(row) in pairs
+
+        return is_here
 
 
 def place_of(asked: Asked) -> Place:
@@ -55,14 +69,16 @@ def place_of(asked: Asked) -> Place:
         path = asked.library.labelled
         assert path is not None
         return Place(candidates.of_file(path), Said(path.parent, f"{path.stem}-"))
-    run, against = asked.library.run(name), asked.one("against")
-    found = candidates.of_run(asked.library, name, against)
-    return Place(found, Said(run.folder), (lambda: None) if against else lambda: _count(run))
+    run = asked.library.run(name)
+    found = candidates.of_run(asked.library, name, asked.one("against"))
+    return Place(found, Said(run.folder), lambda row: _count(run) if "start" in row else None)
 
 
 def _count(run: Run) -> None:
-    """In the verdict. While another process is at work in the folder it has to wait until the next choice."""
-    with counting, suppress(LockedError):
+    """In the verdict. The choice itself is kept already: while another process is at work in the folder, or nothing can
+    be written there, the verdict has to wait until the next one.
+    """
+    with counting, suppress(LockedError, OSError, *DAMAGE):
         count_choices(run)
 
 
@@ -86,7 +102,7 @@ def data(asked: Asked) -> Data:
             "how": how,
             "judge": judge,
             "said": len(mine),
-            "can_undo": bool(mine),
+            "can_undo": any(map(place.holds(how), mine)),
             "question_key": told["question"] and key_of(told["question"]["prompt"]),
             "files": [f"{place.said.prefix}{kind}.jsonl" for kind in FILES if place.said.path(kind).is_file()],
         }
@@ -95,28 +111,30 @@ def data(asked: Asked) -> Data:
 
 def _choosing(place: Place, mine: list[Row]) -> Data:
     pairs = place.pairs
-    first, again = chosen(mine, pairs, False), chosen(mine, pairs, True)
-    due = len(pairs) // ASKED_AGAIN
-    pair = _next(pairs, mine, first, again)
+    here = [row for row in mine if pair_key(row) in pairs]
+    first = chosen(mine, pairs, False)
+    seen, again = ({pair_key(row) for row in here if bool(row.get("again")) == is_again} for is_again in (False, True))
+    fresh = [key for key in pairs if key not in seen | again]
+    pair = _next(pairs, here, first, again, fresh)
     question = None
     if pair is not None:
         left, right = pair.answers if sides.random() < 0.5 else pair.answers[::-1]
         shown = [{"answer": key_of(text), "text": text} for text in (left, right)]
         question = {"pair": pair.key, "prompt": str(pair.prompt), "left": shown[0], "right": shown[1]}
-    skipped = sum(row["better"] == "skip" for row in mine if pair_key(row) in pairs)
-    made = len(first) + len(again) + skipped
-    return {"question": question, "made": made, "total": max(made, len(pairs) + due)}
+    made = len(seen) + len(again)
+    due = max(0, (len(first) + len(fresh)) // ASKED_AGAIN - len(again))  # to be asked again, if none is skipped
+    return {"question": question, "made": made, "total": made + len(fresh) + due}
 
 
-def _next(pairs: dict[str, Pair], mine: list[Row], first: dict[str, int], again: dict[str, int]) -> Pair | None:
-    """One that this judge has not seen; now and then, and at the end, one that was seen some time ago."""
-    order = [key for row in mine if (key := pair_key(row)) in pairs]
-    fresh = next((key for key in pairs if key not in order), None)
+def _next(
+    pairs: dict[str, Pair], here: list[Row], first: dict[str, int], again: set[str | None], fresh: list[str]
+) -> Pair | None:
+    """One that this judge has not seen; now and then, and at the end, one that was chosen in some time ago."""
     if len(again) < len(first) // ASKED_AGAIN:
-        early = [key for key in first if key not in again and key not in order[-NOT_SOONER:]]
-        if early:
+        lately = set(map(pair_key, here[-NOT_SOONER:]))
+        if early := first.keys() - again - lately:
             return pairs[min(early)]  # keys are hashes: any of them, and after an undo the same
-    return pairs[fresh] if fresh is not None else None
+    return pairs[fresh[0]] if fresh else None
 
 
 def _scoring(place: Place, mine: list[Row]) -> Data:
@@ -146,31 +164,41 @@ def _others(library: Library, name: str) -> list[str]:
 
 
 def judge_it(asked: Asked) -> Data:
-    """Form: `judge`, `said` (how much this judge had said when the question was asked: a key that is pressed twice
-    counts once), and `better` with `pair` and `left`, or `score` with `answer`, or `completion`, or `undo`.
+    """Form: `judge`, `how`, `said` (how much this judge had said when the question was asked: a key that is pressed
+    twice counts once), and `better` with `pair` and `left`, or `score` with `answer`, or `completion`, or `undo`.
     """
-    place, judge = place_of(asked), judge_of(asked)
+    place, judge, how = place_of(asked), judge_of(asked), asked.choice("how", HOW)
+    if not asked.one("said").isdecimal():
+        raise InputError(f"said is {asked.one('said')!r:.40}; send the number that came with the question")
+    said = int(asked.one("said"))
 
     def is_mine(row: Row) -> bool:
         return row.get("judge", "") == judge
 
     if "undo" in asked.query:
-        kept = place.said.take_back(is_mine) is not None
+        is_here = place.holds(how)
+        changed = place.said.take_back(
+            lambda row: is_mine(row) and is_here(row), only_if=lambda rows: sum(map(is_mine, rows)) == said
+        )
     else:
         row = _row(asked, place) | ({"judge": judge} if judge else {}) | {"time": round(time.time(), 1)}
-        key = pair_key(row)
 
         def row_after(rows: list[Row]) -> Row | None:
             mine = list(filter(is_mine, rows))
-            if str(len(mine)) != asked.one("said"):
+            if any(_thing(own) == _thing(row) for own in mine[said:]):
                 return None
-            is_second = key is not None and any(pair_key(own) == key for own in mine)
+            is_second = pair_key(row) is not None and any(pair_key(own) == pair_key(row) for own in mine)
             return row | ({"again": True} if is_second else {})
 
-        kept = place.said.keep_after(row_after)
-    if kept:
-        place.after()
-    return {"kept": kept}
+        changed = row if place.said.keep_after(row_after) else None
+    if changed is not None:
+        place.after(changed)
+    return {"kept": changed is not None}
+
+
+def _thing(row: Row) -> str:
+    """What a row is about."""
+    return pair_key(row) or key_of(row["prompt"], row.get("completion") or row["response"])
 
 
 def _row(asked: Asked, place: Place) -> Row:

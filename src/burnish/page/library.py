@@ -20,6 +20,7 @@ from burnish.page.growing import GrowingFile, Metrics, last_rows, spread_points
 from burnish.runs.journal import JOURNAL, NOW, Condition, condition_of, doing_now
 from burnish.runs.run import RESULTS, Run, step_of
 from burnish.stages.overview import outcome_of
+from burnish.text import secret_variables
 
 DEEPEST = 5  # folders below the root
 MOST_FOLDERS = 20_000
@@ -228,6 +229,7 @@ def _glance(run: Run) -> tuple[str, int | None, float]:
     path = run.path("config.yaml")
     found = path.stat()
     text = path.read_text(encoding="utf-8", errors="replace") if found.st_size < 1 << 20 else ""
+    secret_variables.update(re.findall(r"\btoken_env: ['\"]?(\w+)", text))  # what this run calls a key is hidden
     stage = re.search(r"^stage: (sft|reward|ppo)$", text, re.MULTILINE)
     steps = re.search(r"^steps: (\d+)$", text, re.MULTILINE)
     if stage:

@@ -42,8 +42,10 @@ def serve(
     console.print("Ctrl-C ends the page; runs go on.", highlight=False)
     if open_browser:
         webbrowser.open(address)
-    server_of(application(library, access)).run(sockets=[listening])
-    library.computing.end()
+    try:
+        server_of(application(library, access)).run(sockets=[listening])
+    finally:  # Ctrl-C comes out of it as an interrupt
+        library.computing.end()
 
 
 def server_of(app: object) -> uvicorn.Server:

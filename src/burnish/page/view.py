@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -88,7 +89,8 @@ class Stream:
     """
 
     address: str
-    ask: Callable[[Asked], Iterator[Data]]
+    ask: Callable[[Asked, threading.Event], Generator[Data, None, None]]
+    """The event is set when nobody listens any more."""
 
 
 class Looks:
@@ -96,11 +98,10 @@ class Looks:
 
     def __init__(self, views: tuple[View, ...]) -> None:
         self._views = views
-        self._hide = hider()
         self._environment = Environment(
             loader=PackageLoader("burnish.page", "templates"),
             autoescape=True,
-            finalize=self._shown,
+            finalize=_shown,
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -112,14 +113,16 @@ class Looks:
 
     def render(self, template: str, data: Data, **more: Any) -> str:
         """The page `template` of what a view gives, and of what any page shows."""
-        shown = {"template": template.removesuffix(".html"), "views": self._views} | more
-        return self._environment.get_template(template).render(data | shown)
+        shown = {"template": template.removesuffix(".html"), "views": self._views}
+        return self._environment.get_template(template).render(hider()(data | more) | shown)
 
     def json(self, data: Data) -> bytes:
-        return json.dumps(_plain(self._hide(data)), allow_nan=False, ensure_ascii=False).encode()
+        return json.dumps(_plain(hider()(data)), allow_nan=False, ensure_ascii=False).encode()
 
-    def _shown(self, value: Any) -> Any:
-        return visible(self._hide(value)) if type(value) is str else value  # markup is escaped already
+
+def _shown(value: Any) -> Any:
+    """Markup is escaped already; what lists and mappings hold is text too."""
+    return visible(str(value)) if type(value) is str or isinstance(value, list | tuple | dict) else value
 
 
 def _plain(value: Any) -> Any:

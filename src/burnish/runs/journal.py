@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -24,10 +24,11 @@ from burnish.runs.run import Run
 from burnish.text import without_secrets
 
 JOURNAL, NOW = "journal.jsonl", "now.json"
-STOPPING = "stopping"  # somebody asked for it on the page; the step is finished first
+STOPPING = "stopping"  # somebody asked for it on the page; the process at work reads it when a step is done
 ENDS = ("stopped", "failed", "finished")
 SILENT_END = "its process ended without a word: it was killed, or the machine went down"
 TAIL = 64 * 1024  # bytes of the journal that are read to see how it ended
+asking = threading.Lock()
 
 
 class Journal:
@@ -57,6 +58,11 @@ class Journal:
             with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
                 json.dump(without_secrets(now), out)
             scratch.replace(self.run.path(NOW))
+
+    @property
+    def asks_to_stop(self) -> bool:
+        """Whether somebody wrote so into it since the work began."""
+        return self.is_open and (last := last_event(self.run)) is not None and last["event"] == STOPPING
 
     def end(self, event: str, text: str = "") -> None:
         """Nothing, if nothing was begun: the run folder is then as it was."""
@@ -115,17 +121,16 @@ def condition_of(run: Run) -> Condition:
 
 
 def ask_to_stop(run: Run) -> None:
-    """As Ctrl-C does: the run finishes its step, saves and ends. Asked twice, it would end at once."""
-    condition = condition_of(run)
-    if condition.process is None or condition.state != "running":
-        raise LockedError(f"{run.name} is not running: it is {condition.state}")
-    if condition.is_stopping:
-        raise LockedError(f"{run.name} is stopping already: its step is finished and saved first")
-    Journal(run).note(STOPPING, "asked for on the page")
-    try:
-        condition.process.send_signal(signal.SIGINT)
-    except psutil.Error as error:
-        raise LockedError(f"{run.name} cannot be stopped from here: {error}") from None
+    """The run finishes its step, saves and ends. No signal is sent: after a Ctrl-C in its terminal it would be the
+    second one, which ends a run at once.
+    """
+    with asking:
+        condition = condition_of(run)
+        if condition.process is None or condition.state != "running":
+            raise LockedError(f"{run.name} is not running: it is {condition.state}")
+        if condition.is_stopping:
+            raise LockedError(f"{run.name} is stopping already: its step is finished and saved first")
+        Journal(run).note(STOPPING, "asked for on the page")
 
 
 def last_event(run: Run) -> dict[str, Any] | None:
@@ -163,8 +168,8 @@ def _at_work(run: Run) -> psutil.Process | None:
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
         held = {os.path.realpath(file.path) for file in process.open_files()}
-    except psutil.AccessDenied:  # another user's
-        return process
+    except psutil.AccessDenied:  # another user's; one that began after the lock was taken only has its number
+        return process if process.create_time() <= lock.stat().st_mtime + 1 else None
     except (OSError, ValueError, IndexError, psutil.Error):
         return None
     return process if os.path.realpath(lock) in held else None

@@ -136,10 +136,16 @@ class Saving:
 
     def after_step(self, step: int, reward: float, is_last: bool) -> None:
         """Saves if it is due; ends the run, saved, if someone asked for that, of whichever process."""
+        self.hear_journal()
         stopped = int(world.largest(self.stop.exit_code or 0)) or None  # read once: a signal may come at any time
         world.by_first(lambda: self._save_if_due(step, reward, is_last or stopped is not None))
         if stopped is not None:
             raise StoppedError(f"stopped after step {step}, and saved. {resume_command(self.run)}", stopped)
+
+    def hear_journal(self) -> None:
+        """What is asked for there counts as a first Ctrl-C, for a pipeline too."""
+        if self.stop.exit_code is None and self.journal.asks_to_stop:
+            self.stop.exit_code = 128 + signal.SIGINT
 
     def _save_if_due(self, step: int, reward: float, at_once: bool) -> None:
         self._rewards.append(reward)
@@ -205,6 +211,7 @@ def hold(console: Console, run: Run, config: RunConfig) -> Iterator[Saving]:
         with saving.journal.hears_warnings(), _noted(saving.journal):
             try:
                 yield saving
+                saving.hear_journal()
             except DivergedError as error:
                 raise DivergedError(f"{error}\n{saving.last_good()}") from error
             except LostProcessError as error:

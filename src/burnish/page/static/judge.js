@@ -18,13 +18,14 @@ document.getElementById("correction")?.addEventListener("toggle", (event) => {
 });
 
 // A second key before the next question is there would be about this one again.
-for (const form of document.querySelectorAll(".judging")) {
+let sent = false;
+for (const form of document.querySelectorAll("form[method=post]")) {
   form.addEventListener("submit", (event) => {
-    if (form.dataset.sent) event.preventDefault();
-    form.dataset.sent = "yes";
+    if (sent) event.preventDefault();
+    sent = true;
   });
 }
-addEventListener("pageshow", () => { for (const form of document.querySelectorAll(".judging")) delete form.dataset.sent; });
+addEventListener("pageshow", () => { sent = false; });
 
 const name = document.getElementById("judge");
 const here = new URL(location.href);

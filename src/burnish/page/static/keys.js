@@ -10,12 +10,13 @@ document.addEventListener("keydown", (event) => {
   const own = document.querySelector(`[data-key="${CSS.escape(event.key)}"]:not(:disabled)`);
   if (own) {
     event.preventDefault();
+    if (event.repeat) return; // a key that is held down is pressed once
     if (own.matches("input, select, textarea")) { own.focus(); own.select?.(); } else { own.focus(); own.click(); }
   } else if (event.key === "j" || event.key === "k") {
     const rows = [...document.querySelectorAll("[data-row]")];
     const at = rows.indexOf(document.activeElement);
     rows[Math.min(rows.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)))]?.focus();
-  } else if (event.key === "x" && document.activeElement.matches("[data-row]")) {
+  } else if (event.key === "x" && !event.repeat && document.activeElement.matches("[data-row]")) {
     document.activeElement.closest("tr, article")?.querySelector("input[type=checkbox]")?.click();
   }
 });

@@ -25,7 +25,8 @@ export async function refresh(url = location.href, wholeForms = false) {
 
 // What a person has done in a part stays: what is chosen, typed, opened, focused, scrolled.
 function replace(part, next) {
-  const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
+  const active = part.contains(document.activeElement) ? document.activeElement : null;
+  const place = active && { mark: markOf(active), at: focusables(part).indexOf(active) };
   const kept = new Map();
   for (const own of part.querySelectorAll("input[id], select[id], textarea[id], details[id], [id][data-scrolls]")) {
     kept.set(own.id, { checked: own.checked, value: own.value, open: own.open, top: own.scrollTop,
@@ -39,8 +40,15 @@ function replace(part, next) {
     if (own.matches("details")) own.open = was.open;
     if (own.matches("[data-scrolls]")) own.scrollTop = was.atEnd ? own.scrollHeight : was.top;
   }
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (!active) return;
+  const now = focusables(part), there = now[place.at];
+  const same = now.find((own) => markOf(own) === place.mark) ?? (there?.tagName === active.tagName ? there : null);
+  same?.focus({ preventScroll: true });
 }
+
+// What stands for an element while its part is replaced: its id, where it leads, or whose summary it is.
+const markOf = (element) => `${element.tagName} ${element.id || element.getAttribute("href") || element.parentElement?.id}`;
+const focusables = (part) => [...part.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex]")];
 
 // After a step back, forms show what the address says.
 function taken(form, fresh) {
