@@ -4,6 +4,7 @@ on when the page ends.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,8 @@ OURS = ("run_dir",)  # the page's own folder
 COMMAND = (sys.executable, "-c", "from burnish.cli import main; main()")
 BEYOND = 10**6  # a limit that nobody meets is not told
 LOG_BYTES = 8000  # the last ones
+starting = threading.Lock()
+started: dict[Path, subprocess.Popen[bytes]] = {}  # here, by their config files
 
 
 def data(asked: Asked) -> Data:
@@ -108,7 +111,9 @@ def start(asked: Asked) -> Data:
     if (library.root / "config.yaml").is_file():
         raise InputError("this page shows one run; serve the folder of all runs to start others: burnish page runs")
     kind = STAGES[stage].config
-    given = [f"{key}={asked.one(key).strip()}" for key in kind.model_fields if asked.one(key).strip()]
+    sent = {key: own for key, own in asked.query.items() if key in kind.model_fields}
+    texts = {key: own[0].strip() if len(own) == 1 else json.dumps(own) for key, own in sent.items()}
+    given = [f"{key}={texts[key]}" for key in kind.model_fields if texts.get(key)]
     values: dict[str, Any] = {}
     apply_overrides(kind, values, [own for own in given if own.partition("=")[0] not in OURS])
     start_paths_at(Path.cwd(), kind, values)
@@ -121,23 +126,25 @@ def start(asked: Asked) -> Data:
     told = {"yaml": text, "run": name, "file": str(file), "command": f"burnish {kind.command} {file}"}
     if asked.choice("do", ("check", "start")) == "check":
         return told | {"is_started": False}
-    if file.exists():
-        raise InputError(f"{file} exists already; choose another run_name, or move it away")
     try:
-        write_whole(file, text)
-        _process([*COMMAND, str(kind.command), str(file)], file.with_suffix(".log"))
+        with starting:  # what an earlier start left is replaced: no run has begun under this name
+            if (earlier := started.get(file)) is not None and earlier.poll() is None:
+                raise InputError(f"{name} was started a moment ago; wait for it, or choose another run_name")
+            write_whole(file, text)
+            started[file] = _process([*COMMAND, str(kind.command), str(file)], file.with_suffix(".log"))
     except OSError as error:
         raise InputError(f"cannot start it: {error.strerror or error}") from None
     return told | {"is_started": True}
 
 
-def _process(command: list[str], log: Path) -> None:
+def _process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own: neither the page's end nor its terminal's touches it."""
     with open(log, "wb", opener=without_links) as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     threading.Thread(target=process.wait, daemon=True).start()  # so that nothing of it stays when it ends
+    return process
 
 
 VIEW = View("start", "/start", data, "Start")
