@@ -79,6 +79,8 @@ def test_a_run_is_a_process_of_its_own(page, tmp_path, monkeypatch):
     assert log.read_text() == f"['train', '{file}'] True\n"  # the leader of its own session
     shown = page.ask("/api/start?begun=one").json["begun"]
     assert (shown["is_there"], shown["said"]) == (False, log.read_text().strip())
+    assert page.ask("/api/start?begun=one").json["given"]["reward"] == "repetition"
+    assert 'name="run_name" value="one"' in page.ask("/start?begun=one").text
     again = page.post("/api/start", form)
     assert (again.status, "one was started a moment ago" in again.json["error"]) == (422, True)
     start_module.started[file].kill()

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from burnish.config import ModelConfig
 from burnish.config.documentation import SECTIONS, as_yaml
-from burnish.config.files import apply_overrides, start_paths_at
+from burnish.config.files import apply_overrides, read_mapping, start_paths_at
 from burnish.errors import InputError
 from burnish.page.library import Library
 from burnish.page.view import Action, Asked, Data, View, address
@@ -40,7 +40,7 @@ started: dict[Path, subprocess.Popen[bytes]] = {}  # here, by their config files
 def data(asked: Asked) -> Data:
     """Query: `stage`; `begun`, the name of a run that was started here."""
     stage, begun = asked.choice("stage", ("ppo", "sft", "reward")), asked.one("begun")
-    config = STAGES[stage].config
+    config, told = STAGES[stage].config, _begun(asked.library, begun) if begun else None
     first = [key for key in FIRST if key in config.model_fields]
     sections, shown = [{"title": "First", "fields": [_field(config, key) for key in first]}], {*first, *OURS}
     for title, classes in SECTIONS.items():
@@ -55,7 +55,8 @@ def data(asked: Asked) -> Data:
         "folder": str(asked.library.root),
         "here": str(Path.cwd()),
         "sections": sections,
-        "begun": _begun(asked.library, begun) if begun else None,
+        "begun": told,
+        "given": {} if told is None or told["is_there"] else _given(asked.library, begun),
     }
 
 
@@ -96,6 +97,12 @@ def _begun(library: Library, name: str) -> dict[str, Any]:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
             said = file.read().decode(errors="replace")
     return {"run": name, "is_there": name in library.runs(), "said": said.strip()}
+
+
+def _given(library: Library, name: str) -> dict[str, str]:
+    """What was set for a run that has not begun, to be mended."""
+    file = library.root / f"{_safe(name)}-start.yaml"
+    return {key: as_yaml(value) for key, value in read_mapping(file).items()} if file.is_file() else {}
 
 
 def _safe(name: str) -> str:
