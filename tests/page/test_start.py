@@ -79,13 +79,26 @@ def test_a_run_is_a_process_of_its_own(page, tmp_path, monkeypatch):
     assert log.read_text() == f"['train', '{file}'] True\n"  # the leader of its own session
     shown = page.ask("/api/start?begun=one").json["begun"]
     assert (shown["is_there"], shown["said"]) == (False, log.read_text().strip())
+    assert page.ask("/api/start?begun=one").json["given"]["reward"] == "repetition"
+    assert 'name="run_name" value="one"' in page.ask("/start?begun=one").text
     again = page.post("/api/start", form)
-    assert (again.status, "exists already" in again.json["error"]) == (422, True)
-    import psutil
+    assert (again.status, "one was started a moment ago" in again.json["error"]) == (422, True)
+    start_module.started[file].kill()
+    start_module.started[file].wait()
+    monkeypatch.setattr(start_module, "COMMAND", (sys.executable, "-c", STAND_IN.format("0")))
+    assert page.post("/api/start", form | {"steps": 9}).json["is_started"]  # it had not begun
+    assert load_train_config(file).steps == 9
+    assert start_module.started[file].wait(20) == 0
 
-    for child in psutil.Process().children():
-        if str(file) in child.cmdline():
-            child.kill()
+
+def test_values_of_json_are_taken_as_they_are(page):
+    form = {"prompts": "prompts.txt", "run_name": "one", "tracker": None, "steps": 7, "skip_bad": True}
+    form |= {"reward": [{"kind": "exact_match", "weight": 2}, {"kind": "http", "url": "http://127.0.0.1:1"}]}
+    shown = page.post("/api/start", form | {"do": "check"}).json
+    values = yaml.safe_load(shown["yaml"])
+    assert {key: values[key] for key in ("tracker", "steps", "skip_bad", "reward")} == {
+        key: form[key] for key in ("tracker", "steps", "skip_bad", "reward")
+    }
 
 
 def test_a_run_that_is_there_is_led_to_and_never_written_over(page, tmp_path):

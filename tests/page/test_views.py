@@ -216,6 +216,11 @@ def test_nothing_in_a_mapping_of_settings_gives_a_secret_away(tmp_path, monkeypa
         assert not {"\x1b", "\u202e"} & set(page.ask("/run/one").text)
 
 
+def test_what_stands_in_backticks_is_code_and_stays_escaped(looks):
+    text = looks.render("error.html", {"error": "see `a <b>` and `"}, title="", version="", may_write=False)
+    assert "see <code>a &lt;b&gt;</code> and `" in text
+
+
 def test_a_tab_is_shown(looks):
     assert "a\tb" in looks.render("error.html", {"error": "a\tb\x07"}, title="", version="", may_write=False)
 

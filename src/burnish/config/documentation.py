@@ -49,7 +49,7 @@ def _own_lines(config: Any) -> list[Line]:
 
 def as_yaml(value: Any) -> str:
     """As one writes it in a config."""
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
 
 
 def _choices(annotation: Any) -> list[str]:

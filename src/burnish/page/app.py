@@ -166,14 +166,22 @@ async def _heard(pieces: Generator[Data, None, None], gone: threading.Event) -> 
 
 
 def _form(body: bytes, kind: str) -> dict[str, list[str]]:
-    """What was sent, by key: a form, or an object of JSON whose values are texts or numbers, or lists of them."""
+    """What was sent, by key: a form, or an object of JSON. Lists of texts are several values; whatever else is no text
+    is written as JSON, which is YAML too.
+    """
     try:
         if kind.split(";")[0].strip() == "application/json":
             values = json.loads(body or b"{}").items()
-            return {key: [str(v) for v in (own if isinstance(own, list) else [own])] for key, own in values}
+            return {key: _texts(own) for key, own in values}
         return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
     except (ValueError, AttributeError):
         raise HTTPException(400, "this is neither a form nor an object of JSON") from None
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, list) and all(isinstance(own, str) for own in value):
+        return value
+    return [value if isinstance(value, str) else json.dumps(value)]
 
 
 def _told(looks: Looks) -> Callable[[Request, Exception], Response]:

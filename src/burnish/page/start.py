@@ -4,6 +4,7 @@ on when the page ends.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from burnish.config import ModelConfig
 from burnish.config.documentation import SECTIONS, as_yaml
-from burnish.config.files import apply_overrides, start_paths_at
+from burnish.config.files import apply_overrides, read_mapping, start_paths_at
 from burnish.errors import InputError
 from burnish.page.library import Library
 from burnish.page.view import Action, Asked, Data, View, address
@@ -32,12 +33,14 @@ OURS = ("run_dir",)  # the page's own folder
 COMMAND = (sys.executable, "-c", "from burnish.cli import main; main()")
 BEYOND = 10**6  # a limit that nobody meets is not told
 LOG_BYTES = 8000  # the last ones
+starting = threading.Lock()
+started: dict[Path, subprocess.Popen[bytes]] = {}  # here, by their config files
 
 
 def data(asked: Asked) -> Data:
     """Query: `stage`; `begun`, the name of a run that was started here."""
     stage, begun = asked.choice("stage", ("ppo", "sft", "reward")), asked.one("begun")
-    config = STAGES[stage].config
+    config, told = STAGES[stage].config, _begun(asked.library, begun) if begun else None
     first = [key for key in FIRST if key in config.model_fields]
     sections, shown = [{"title": "First", "fields": [_field(config, key) for key in first]}], {*first, *OURS}
     for title, classes in SECTIONS.items():
@@ -52,7 +55,8 @@ def data(asked: Asked) -> Data:
         "folder": str(asked.library.root),
         "here": str(Path.cwd()),
         "sections": sections,
-        "begun": _begun(asked.library, begun) if begun else None,
+        "begun": told,
+        "given": {} if told is None or told["is_there"] else _given(asked.library, begun),
     }
 
 
@@ -95,6 +99,12 @@ def _begun(library: Library, name: str) -> dict[str, Any]:
     return {"run": name, "is_there": name in library.runs(), "said": said.strip()}
 
 
+def _given(library: Library, name: str) -> dict[str, str]:
+    """What was set for a run that has not begun, to be mended."""
+    file = library.root / f"{_safe(name)}-start.yaml"
+    return {key: as_yaml(value) for key, value in read_mapping(file).items()} if file.is_file() else {}
+
+
 def _safe(name: str) -> str:
     """A run's name as a part of a file's."""
     if not name or not all(c.isalnum() or c in "._-" for c in name) or name.startswith("."):
@@ -108,7 +118,9 @@ def start(asked: Asked) -> Data:
     if (library.root / "config.yaml").is_file():
         raise InputError("this page shows one run; serve the folder of all runs to start others: burnish page runs")
     kind = STAGES[stage].config
-    given = [f"{key}={asked.one(key).strip()}" for key in kind.model_fields if asked.one(key).strip()]
+    sent = {key: own for key, own in asked.query.items() if key in kind.model_fields}
+    texts = {key: own[0].strip() if len(own) == 1 else json.dumps(own) for key, own in sent.items()}
+    given = [f"{key}={texts[key]}" for key in kind.model_fields if texts.get(key)]
     values: dict[str, Any] = {}
     apply_overrides(kind, values, [own for own in given if own.partition("=")[0] not in OURS])
     start_paths_at(Path.cwd(), kind, values)
@@ -121,23 +133,25 @@ def start(asked: Asked) -> Data:
     told = {"yaml": text, "run": name, "file": str(file), "command": f"burnish {kind.command} {file}"}
     if asked.choice("do", ("check", "start")) == "check":
         return told | {"is_started": False}
-    if file.exists():
-        raise InputError(f"{file} exists already; choose another run_name, or move it away")
     try:
-        write_whole(file, text)
-        _process([*COMMAND, str(kind.command), str(file)], file.with_suffix(".log"))
+        with starting:  # what an earlier start left is replaced: no run has begun under this name
+            if (earlier := started.get(file)) is not None and earlier.poll() is None:
+                raise InputError(f"{name} was started a moment ago; wait for it, or choose another run_name")
+            write_whole(file, text)
+            started[file] = _process([*COMMAND, str(kind.command), str(file)], file.with_suffix(".log"))
     except OSError as error:
         raise InputError(f"cannot start it: {error.strerror or error}") from None
     return told | {"is_started": True}
 
 
-def _process(command: list[str], log: Path) -> None:
+def _process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own: neither the page's end nor its terminal's touches it."""
     with open(log, "wb", opener=without_links) as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
         )
     threading.Thread(target=process.wait, daemon=True).start()  # so that nothing of it stays when it ends
+    return process
 
 
 VIEW = View("start", "/start", data, "Start")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -16,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from burnish.page.library import Library
 from burnish.show.charts import Chart, Line, short
@@ -107,7 +108,7 @@ class Looks:
             lstrip_blocks=True,
         )
         self._environment.filters |= {
-            "number": _number, "span": span, "ago": ago, "headline": headline, "percent_coded": quoted,
+            "coded": coded, "number": _number, "span": span, "ago": ago, "headline": headline, "percent_coded": quoted,
         }  # fmt: skip
         self._environment.globals |= {"chart": chart, "sparkline": sparkline, "address": address}
 
@@ -123,6 +124,12 @@ class Looks:
 def _shown(value: Any) -> Any:
     """Markup is escaped already; what lists and mappings hold is text too."""
     return visible(str(value)) if type(value) is str or isinstance(value, list | tuple | dict) else value
+
+
+def coded(text: str) -> Markup:
+    """A sentence as HTML: what stands between two backticks is code."""
+    shown = str(escape(_shown(text)))
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", shown))
 
 
 def _plain(value: Any) -> Any:
