@@ -43,3 +43,20 @@ def fork_server(tmp_path_factory):
     started = ForkServer(tmp_path_factory.mktemp("outputs"))
     yield started
     started.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Headless Chromium, for the tests of one file; skipped where there is none."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options, webdriver.ChromeService(driver))
+    yield started
+    started.quit()

@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from test_browser import browser, keys, nothing_broke, sized, text_of, until  # noqa: F401
+from test_browser import keys, nothing_broke, sized, text_of, until
 
 from burnish.data import load_preferences
 from burnish.runs.run import Run
@@ -35,7 +35,7 @@ def place(tmp_path):
         yield folder, page
 
 
-def test_ten_pairs_judged_with_the_keyboard_train_a_reward_model(browser, place, fork_server):  # noqa: F811
+def test_ten_pairs_judged_with_the_keyboard_train_a_reward_model(browser, place, fork_server):
     from selenium.webdriver.common.keys import Keys
 
     folder, page = place

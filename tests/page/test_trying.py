@@ -4,7 +4,7 @@ says what it thinks.
 
 import pytest
 import yaml
-from test_browser import CONTRAST, browser, nothing_broke, sized, text_of, until  # noqa: F401
+from test_browser import CONTRAST, nothing_broke, sized, text_of, until
 
 from burnish.data import load_preferences
 from burnish.runs.run import Run
@@ -29,7 +29,7 @@ def place(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_views_that_write_stand_out_and_fit(browser, place, scheme):  # noqa: F811
+def test_views_that_write_stand_out_and_fit(browser, place, scheme):
     _, page = place
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -43,7 +43,7 @@ def test_views_that_write_stand_out_and_fit(browser, place, scheme):  # noqa: F8
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
-def test_start_and_tuned_answer_and_the_better_one_is_kept(browser, place):  # noqa: F811
+def test_start_and_tuned_answer_and_the_better_one_is_kept(browser, place):
     run, page = place
     browser.get(f"{page.address}/chat/tried?token={page.access.token}")
     until(lambda: browser.execute_script("return document.readyState") == "complete")

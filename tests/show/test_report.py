@@ -5,7 +5,6 @@ import io
 import json
 import math
 import re
-import shutil
 
 import pytest
 from rich.console import Console
@@ -298,22 +297,6 @@ def test_a_secret_that_begins_like_another_is_hidden_whole(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------ in a real browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    yield started
-    started.quit()
 
 
 @pytest.mark.parametrize("width", [1200, 390])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import InputError
-from burnish.runs.disk import inside, without_links, write_whole
+from burnish.runs.disk import inside, is_whole_line, without_links, write_whole
 from burnish.runs.run import lines_of
 from burnish.text import without_secrets
 
@@ -128,7 +128,7 @@ def _append(path: Path, row: Row) -> int:
         last = file.readall().rpartition(b"\n")[2]
         before = file.tell()
         line = json.dumps(row).encode() + b"\n"
-        if last and _is_whole(last):  # somebody's editor ends a file without a line feed
+        if last and is_whole_line(last):  # somebody's editor ends a file without a line feed
             line = b"\n" + line
         elif last:  # cut by a kill
             before -= len(last)
@@ -138,11 +138,3 @@ def _append(path: Path, row: Row) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(handle)
     return before
-
-
-def _is_whole(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True

@@ -43,7 +43,7 @@ class ModelTrainer:
             rate = config.value_learning_rate
             self.updates["value"] = Updates(value_model, config, rate, config.max_grad_norm, ADVICE)
         self.metrics: dict[str, float] = {}
-        self._last_pass: dict[int, tuple[Tensor, Tensor]] | None = None  # by response: ratio, clipped of each token
+        self._last_pass: tuple[PolicyLoss, dict[int, Tensor]] | None = None  # by response: log-probabilities
         self.order = torch.Generator().manual_seed(config.seed)
 
     def set_learning_rates(self, factor: float) -> None:
@@ -91,7 +91,8 @@ class ModelTrainer:
             config.rollout,
         )
         first_ratio_errors = [0.0]
-        self._last_pass = last_pass = {}
+        last_logprobs: dict[int, Tensor] = {}
+        self._last_pass = policy_loss, last_logprobs
 
         def loss_of(pairs: SAPairs) -> tuple[Tensor, Sums]:
             states = self.policy.states(pairs)
@@ -101,8 +102,7 @@ class ModelTrainer:
                 first_ratio_errors.append(self._check_first_ratio(pairs, logprob.detach()))
             kl = self._kl_in_loss(pairs, logprob, states)
             entropy = self.policy.entropy(pairs, states) if config.entropy_coef else None
-            ratio, clipped = policy_loss.reached(pairs, logprob.detach())
-            last_pass.update({number: (ratio[row], clipped[row]) for row, number in enumerate(pairs.numbers)})
+            last_logprobs.update(zip(pairs.numbers, logprob.detach(), strict=True))
             return policy_loss(pairs, logprob, kl, entropy)
 
         metrics = self._train("policy", buffer, loss_of, config.epochs, policy_loss.weight_of, config.target_kl_stop)
@@ -115,17 +115,15 @@ class ModelTrainer:
         """
         if self._last_pass is None:
             return sa_pairs
-        found, self._last_pass = self._last_pass, None
-        ratio, clipped = torch.ones_like(sa_pairs["logprob"]), torch.zeros_like(sa_pairs["logprob"])
+        (policy_loss, last_logprobs), self._last_pass = self._last_pass, None
+        newest = sa_pairs["logprob"].clone()
         for row, number in enumerate(sa_pairs.numbers):
-            if number in found:  # target_kl_stop may have come before, or another process has worked on it
-                own, bound = found[number]
-                ratio[row, : len(own)], clipped[row, : len(own)] = own, bound.float()
+            if number in last_logprobs:  # target_kl_stop may have come before, or another process has worked on it
+                own = last_logprobs[number]
+                newest[row, : len(own)] = own
         here = list(sa_pairs.own_rows)
-        columns = {"ratio": ratio, "clipped": clipped}
-        return sa_pairs.with_columns(
-            **{name: whole_column(column[here] if here else None, sa_pairs) for name, column in columns.items()}
-        )
+        ratio, clipped = policy_loss.reached(sa_pairs, whole_column(newest[here] if here else None, sa_pairs))
+        return sa_pairs.with_columns(ratio=ratio, clipped=clipped.float())
 
     def _kl_in_loss(self, pairs: SAPairs, logprob: Tensor, states: Tensor) -> Tensor | None:
         """The KL to the reference as the loss charges it, with gradient  [B, T]; None where the reward alone does."""

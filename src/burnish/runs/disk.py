@@ -8,6 +8,7 @@ folders only, and whatever is opened in it is asked for by `inside`. The run fol
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -114,3 +115,12 @@ def free_space(folder: Path) -> str:
 
 def megabytes(nbytes: float) -> str:
     return f"{nbytes / 2**20:.0f} MB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} kB"
+
+
+def is_whole_line(line: bytes) -> bool:
+    """Of a file with JSON in each line: false for one that a kill cut."""
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

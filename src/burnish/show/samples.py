@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from burnish.errors import InputError
+from burnish.runs.disk import is_whole_line
 
 STEP = re.compile(rb'\{"step": (\d+), ')  # as a run writes it
 NO_TOKENS = b'"tokens": []'  # inside a text its quotes would be escaped
@@ -33,7 +34,7 @@ def _first_of_each_step(stream: BinaryIO) -> dict[int, int]:
     found: dict[int, int] = {}
     place = 0
     for line in stream:
-        if not line.endswith(b"\n") and not _is_whole(line):
+        if not line.endswith(b"\n") and not is_whole_line(line):
             break
         head = STEP.match(line)
         step = int(head[1]) if head else json.loads(line)["step"]
@@ -46,11 +47,3 @@ def _first_of_each_step(stream: BinaryIO) -> dict[int, int]:
 def _at(stream: BinaryIO, place: int) -> dict[str, Any]:
     stream.seek(place)
     return json.loads(stream.readline())
-
-
-def _is_whole(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
