@@ -67,7 +67,7 @@ def embedded_kills(folder: Path, count: int) -> dict[str, Any]:
     draw = random.Random(1)
 
     def run(name: str, seconds: float | None = None) -> int:
-        command = [sys.executable, "-m", "burnish.cli", *EMBEDDED, f"run_name={name}"]
+        command = [sys.executable, "-m", "burnish", *EMBEDDED, f"run_name={name}"]
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             return process.wait(seconds)

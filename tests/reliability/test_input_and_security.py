@@ -240,7 +240,7 @@ def test_planted_secrets_are_in_no_file_that_a_run_writes(tmp_path):
         "    assert len(p) == 1 or 'first' in r[0]\n    return [float(len(x)) for x in r]\n"
     )
     for arguments in (["train", "config.yaml", "reward=leaky.py:f", "run_name=secret"], ["report", "runs/secret"]):
-        command = [sys.executable, "-m", "burnish.cli", *arguments]
+        command = [sys.executable, "-m", "burnish", *arguments]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert secret not in done.stdout + done.stderr
@@ -272,7 +272,7 @@ def test_secrets_are_taken_out_of_whatever_is_written_or_shown(tmp_path, monkeyp
         "    return [1.0] * len(r)\n"
     )
     environment = os.environ | {"JUDGE_API_KEY": secret, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "burnish.cli", "train", "config.yaml", "reward=leaky.py:f", "run_name=leaky"]
+    command = [sys.executable, "-m", "burnish", "train", "config.yaml", "reward=leaky.py:f", "run_name=leaky"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert "ValueError: [JUDGE_API_KEY][31m" in done.stderr

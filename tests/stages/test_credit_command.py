@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from burnish import cli
+from burnish.cli import judging, knowing, looking, training
 from burnish.runs.run import Run
 from burnish.show.page import report_page
 from tiny import tiny_model, tiny_tokenizer
@@ -38,12 +38,12 @@ def folder(tmp_path_factory):
 def test_a_run_is_measured_and_its_report_says_so(folder, settings, measured, capsys):
     name = settings[0].partition("=")[2].strip("[]").replace(", ", "")
     with contextlib.chdir(folder):
-        cli.train("config.yaml", [*settings, f"run_name=run{name}"])
+        training.train("config.yaml", [*settings, f"run_name=run{name}"])
         run = Run(folder / "runs" / f"run{name}")
         before = report_page(run)
-        cli.report(str(run.folder))
+        looking.report(str(run.folder))
         capsys.readouterr()
-        cli.credit(str(run.folder), prompts=3, positions=2, continuations=3)
+        judging.credit(str(run.folder), prompts=3, positions=2, continuations=3)
     said = capsys.readouterr().out
     assert "advantages" in said
     found = run.read("credit.json")
@@ -56,8 +56,8 @@ def test_a_run_is_measured_and_its_report_says_so(folder, settings, measured, ca
 
 
 def test_what_a_recipe_sets_is_printed(capsys):
-    cli.config(recipe="rloo")
+    knowing.config(recipe="rloo")
     said = capsys.readouterr().out
     assert "baseline: leave_one_out\nresponses_per_prompt: 4\ngamma: 1.0\nwhiten_advantages: false\n" in said
     with pytest.raises(Exception, match="there is no recipe 'rlo'; did you mean 'rloo'"):
-        cli.config(recipe="rlo")
+        knowing.config(recipe="rlo")

@@ -1,0 +1,58 @@
+"""What all commands share: the application, its console, and arguments that come up again and again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="PPO fine-tuning for language models on the machine you have.\n\n"
+    "Start with `burnish demo`; then `burnish train CONFIG.yaml` on your own prompts.",
+    epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 3 run folder in use, 4 no usable checkpoint, "
+    "5 diverged, 6 memory or disk, 7 another process of the run ended, 130 Ctrl-C, 143 SIGTERM.",
+)
+console = Console(emoji=False)  # text is shown as it is, `:cat:` too
+
+Config = Annotated[str, typer.Argument(help="YAML file; `burnish config` lists its keys", metavar="CONFIG.yaml")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="settings to change", metavar="key=value ...")]
+AnyRun = Annotated[str, typer.Argument(help="a run folder", metavar="RUN")]
+PPORun = Annotated[str, typer.Argument(help="a PPO run's folder", metavar="RUN")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="proceed with a run that was made elsewhere, after listing what its config would do"),
+]
+TAKES_OVERRIDES = {"ignore_unknown_options": True}
+
+
+class Ended(SystemExit):
+    """Other processes have done the work, and have said how it went."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from burnish.stages.environment import installed
+
+        console.print(f"burnish {installed('burnish')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+def safe(text: str) -> str:
+    """An error may quote what a model, a file or somebody's function said."""
+    from burnish.text import visible, without_secrets
+
+    return escape(visible(without_secrets(text)))
