@@ -77,7 +77,7 @@ def for_the_site(markdown: str, page: str) -> str:
     """Without comments, which Markdown takes for blocks, and without links to files that the site does not have."""
     parts = FENCE.split(markdown)
     for number in range(0, len(parts), 2):  # between the blocks of code
-        prose = re.sub(r"<!--.*?-->\n?", "", parts[number], flags=re.DOTALL)
+        prose = re.sub(r"^<!--.*?-->\n?", "", parts[number], flags=re.MULTILINE | re.DOTALL)
         parts[number] = LINK.sub(lambda found: _within(found, page), prose)
     return "".join(parts)
 
