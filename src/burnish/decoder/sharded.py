@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves
 
-from burnish.decoder.memory import give_back
+from burnish.decoder.memory import give_back, give_back_at_once
 from burnish.decoder.quantized import is_sharded, storages_in
 from burnish.errors import InputError
 from burnish.processes import wire
@@ -59,6 +59,8 @@ def shard(model: Any, layers: nn.ModuleList, device: torch.device, offload: bool
         "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy(),
         "ignored_params": _used_elsewhere(model, layers),
     }
+    if device.type == "cpu":
+        give_back_at_once()  # layers come and go with every pass
     for layer in dict.fromkeys(layers):  # a model may have one of them several times
         _watch(layer, LayerPiece(layer, **how))
     for tensor in (*model.parameters(), *model.buffers()):
