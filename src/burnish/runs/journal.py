@@ -120,6 +120,13 @@ def condition_of(run: Run) -> Condition:
     return Condition("stopped", "it has no result: it was saved from Python, or copied before it had one")
 
 
+def standing_of(run: Run) -> str:
+    """In a phrase: which stage it is, its state, and why it ended if it did not finish."""
+    condition = condition_of(run)
+    why = f": {condition.why}" if condition.why else ""
+    return f"{run.stage}, {'stopping' if condition.is_stopping else condition.state}{why}"
+
+
 def ask_to_stop(run: Run) -> None:
     """The run finishes its step, saves and ends. No signal is sent: after a Ctrl-C in its terminal it would be the
     second one, which ends a run at once.

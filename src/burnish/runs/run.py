@@ -35,6 +35,7 @@ import yaml
 
 from burnish.config.files import folder_inside, read_mapping
 from burnish.config.model_config import ModelConfig
+from burnish.drawing.notebook import html_of_run
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.processes import world
 from burnish.runs.disk import inside, refuse_links, to_disk, without_links, write_whole
@@ -102,6 +103,13 @@ class Run:
         if not (folder / "config.yaml").is_file():
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)
+
+    def _repr_html_(self) -> str:
+        """In a notebook: how it stands, its verdict once there is one, its curves."""
+        from burnish.runs.journal import standing_of  # which knows runs
+
+        verdict = self.read("verdict.json") if self.has("verdict.json") else None
+        return html_of_run(self.name, standing_of(self), self.stage, self.read_lines("metrics.jsonl"), verdict)
 
     def path(self, file: str) -> Path:
         """Where a file of the run lies. Whatever is read or written is asked for here: links are refused."""
