@@ -103,6 +103,7 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
             "after": after and after.as_dict(),
             "seconds": seconds,
             "finished": time.strftime("%Y-%m-%d %H:%M"),
+            "num_prompts": {"training": len(prompts.train), "held_out": len(prompts.held_out)},
             "versions": versions(),
             "machine": machine(),
             **saving.facts,
