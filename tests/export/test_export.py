@@ -6,7 +6,6 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from burnish.errors import InputError, WrongExportError
 from burnish.stages.export import Wish, export
 
 

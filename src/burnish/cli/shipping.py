@@ -50,6 +50,23 @@ def export(
     console.print(safe(f"Done: {made.folder} ({'README.md'} says how to load it)"), highlight=False, soft_wrap=True)
 
 
+@app.command(rich_help_panel=PANEL)
+def push(
+    run: Annotated[str, typer.Argument(help="folder of a run, or of an export", metavar="RUN")],
+    name: Annotated[str, typer.Argument(help="on the hub: you/name", metavar="NAME")],
+    form: Annotated[str, typer.Option(help="which of the run's exports: adapter, merged, gguf, ...")] = "adapter",
+    public: Annotated[bool, typer.Option("--public", help="for everybody to see; default: private")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list files and sizes")] = False,
+    as_json: Json = False,
+) -> None:
+    """An export to the model hub, with its card. The token is that of HF_TOKEN or of `hf auth login`."""
+    from burnish.stages.export import push_export
+
+    sent = push_export(_told_aside(as_json), run, name, form, public, dry_run)
+    if as_json:
+        typer.echo(json.dumps(sent, indent=2))
+
+
 def _told_aside(as_json: bool) -> Console:
     """Where standard output is for a program, people are told on standard error."""
     return Console(stderr=True, emoji=False) if as_json else console

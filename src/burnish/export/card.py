@@ -187,12 +187,13 @@ def _data(run: Run) -> str:
 
 
 def _tried(facts: dict[str, Any]) -> str:
-    if "not_verified" in facts:
+    if "compared" not in facts:
         return f"Not tried: {facts['not_verified']}"
     found = dict(facts["compared"])
     found.pop("is_right")
     first = found.pop("first_difference")
-    return Sameness(**found, first_difference=Difference(**first) if first else None).sentence
+    said = Sameness(**found, first_difference=Difference(**first) if first else None).sentence
+    return f"{said} Not tried: {facts['not_verified']}" if "not_verified" in facts else said
 
 
 def _limits(source: Source) -> str:

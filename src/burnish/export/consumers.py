@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,19 +75,19 @@ def from_llama_cpp(source: Source, model: Path, adapter: Path | None = None) -> 
         "adapter": None if adapter is None else str(adapter),
         "prompts": source.encoded,
         "max_new_tokens": source.most_tokens,
+        "stop_ids": source.base.stop_ids,
     }
     command = [sys.executable, "-m", llama_cpp.__name__]
     ended = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=LONGEST)
     said = [line for line in ended.stdout.splitlines() if line.startswith(llama_cpp.ANSWERS)]
     if ended.returncode or not said:
-        reason = [line for line in ended.stderr.splitlines() if line.strip()][-1:] or ["it says nothing"]
-        raise WrongExportError(f"llama.cpp cannot use this export, and it was not kept: {reason[0].strip()[:300]}")
+        raise WrongExportError(f"llama.cpp cannot use this export, and it was not kept: {_reason(ended.stderr)}")
     rows = json.loads(said[-1].removeprefix(llama_cpp.ANSWERS))
-    return [_until_stop(row["tokens"], row["logprobs"], source.base.stop_ids) for row in rows]
+    return [Answer(row["tokens"], [math.nan if p is None else p for p in row["logprobs"]]) for row in rows]
 
 
-def _until_stop(tokens: Sequence[int], logprobs: Sequence[float], stop_ids: Sequence[int]) -> Answer:
-    """llama.cpp was told to ignore the ends of answers: burnish's own are applied here, so that all ends count."""
-    ends = [n for n, token in enumerate(tokens) if token in stop_ids]
-    size = ends[0] + 1 if ends else len(tokens)
-    return Answer(list(tokens[:size]), list(logprobs[:size]))
+def _reason(log: str) -> str:
+    """The last line that tells of an error, or the last one at all."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    told = [line for line in lines if re.search(r"error|fail|\bE\b", line, re.IGNORECASE)]
+    return (told or lines or ["it says nothing"])[-1][:300]

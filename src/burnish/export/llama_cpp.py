@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.error
+import urllib.request
 from typing import Any
 
 ANSWERS = "answers of llama.cpp: "  # before the line that counts: llama.cpp prints others
@@ -27,28 +29,33 @@ def main() -> None:
         adapter.path, adapter.scale = asked["adapter"], 1.0
         params.lora_adapters = [adapter]
     server = xllamacpp.Server(params)
-    answers = [_answer(server, ids, asked["max_new_tokens"]) for ids in asked["prompts"]]
+    address = server.listening_address
+    answers = [_answer(address, ids, asked["stop_ids"], asked["max_new_tokens"]) for ids in asked["prompts"]]
     print(f"\n{ANSWERS}{json.dumps(answers)}", flush=True)
 
 
-def _answer(server: Any, ids: list[int], max_new_tokens: int) -> dict[str, list[Any]]:
-    """`n_probs` is needed for log-probabilities to be told; they are those before any sampling."""
-    said = server.handle_completions(
-        {
-            "prompt": ids,
-            "n_predict": max_new_tokens,
-            "temperature": 0.0,
-            "top_k": 1,
-            "n_probs": 1,
-            "return_tokens": True,
-            "ignore_eos": False,
-            "cache_prompt": False,
-        }
-    )
-    if "error" in said:
-        raise SystemExit(str(said["error"]))
-    rows = said["completion_probabilities"]
-    return {"tokens": [row["id"] for row in rows], "logprobs": [row["logprob"] for row in rows]}
+def _answer(address: str, ids: list[int], stop_ids: list[int], max_new_tokens: int) -> dict[str, list[Any]]:
+    """One token at a time: of several, llama.cpp tells log-probabilities only where letters are complete."""
+    tokens: list[int] = []
+    logprobs: list[float | None] = []
+    while len(tokens) < max_new_tokens and not (tokens and tokens[-1] in stop_ids):
+        said = _next(address, [*ids, *tokens])
+        found = said.get("completion_probabilities") or []  # none of half a letter
+        tokens.append(said["tokens"][0] if said["tokens"] else found[0]["id"])
+        logprobs.append(found[0]["logprob"] if found else None)
+    return {"tokens": tokens, "logprobs": logprobs}
+
+
+def _next(address: str, ids: list[int]) -> Any:
+    """The most likely next token; `n_probs` is needed for its log-probability, which is that before any sampling."""
+    asked = {"prompt": ids, "n_predict": 1, "temperature": 0.0, "n_probs": 1, "return_tokens": True}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{address}/completion", json.dumps(asked).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=600) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        raise SystemExit(error.read().decode(errors="replace")) from None
 
 
 if __name__ == "__main__":

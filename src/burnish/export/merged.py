@@ -43,11 +43,11 @@ def merged_weights(source: Source, with_adapter: bool = True) -> dict[str, Tenso
     return weights
 
 
-def write_merged(source: Source, folder: Path) -> None:
+def write_merged(source: Source, folder: Path, with_adapter: bool = True) -> None:
     refuse_unmergeable(source)
     with torch.device("meta"):  # its own random weights would only take memory
         model: Any = AutoModelForCausalLM.from_config(source.base.model.config, dtype=source.base.model.dtype)
-    model.load_state_dict(merged_weights(source), strict=True, assign=True)
+    model.load_state_dict(merged_weights(source, with_adapter), strict=True, assign=True)
     model.tie_weights()
     model.generation_config = generation_config(source)
     model.config._name_or_path = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -71,7 +72,7 @@ def compare(source: Source, own: Sequence[Answer], theirs: Sequence[Answer], con
     differences = []
     for number, (mine, other) in enumerate(zip(own, theirs, strict=True)):
         scored = source.logprobs(number, other.tokens)
-        gaps += [abs(a - b) for a, b in zip(scored, other.logprobs, strict=True)]
+        gaps += [abs(a - b) for a, b in zip(scored, other.logprobs, strict=True) if not math.isnan(b)]
         position = _first_difference(mine.tokens, other.tokens)
         if position is not None:
             here = scored[position] if position < len(scored) else -float("inf")

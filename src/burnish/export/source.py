@@ -23,7 +23,7 @@ MOST_TOKENS = 48  # of an answer that is compared
 
 @dataclass(frozen=True)
 class Answer:
-    """To one prompt: its tokens, and the log-probability that the speaker gave each of them."""
+    """To one prompt: its tokens, and the log-probability that the speaker gave each; NaN where it tells none."""
 
     tokens: list[int]
     logprobs: list[float]

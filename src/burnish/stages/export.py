@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,10 +14,11 @@ from burnish.base_setup.lora_files import CONFIG, SCOPE_FILE, WEIGHTS, read_json
 from burnish.data import Prompt
 from burnish.data.bundled import bundled_sentiment
 from burnish.errors import InputError
-from burnish.export.exported import Exported, check_form, check_output
-from burnish.runs.disk import inside, refuse_links
+from burnish.export.exported import FACTS, GGUF_TYPES, Exported, check_form, check_output
+from burnish.runs.disk import inside, megabytes, refuse_links
 from burnish.runs.run import Run
 from burnish.show import terminal
+from burnish.text import plain
 
 NUM_PROMPTS = 8  # answers that are compared, unless more are given
 
@@ -39,6 +42,7 @@ class Wish:
 def export(console: Console, wish: Wish) -> Exported:
     """Whatever can be refused without torch is refused before it is imported."""
     check_form(wish.form)
+    _check_options(wish)
     run = Run.open(wish.run)
     if run.stage == "reward":
         raise InputError(f"{run.folder} holds a reward model, which gives no answers; export the PPO run that used it")
@@ -52,6 +56,42 @@ def export(console: Console, wish: Wish) -> Exported:
         from burnish.stages.exporting import export_to
 
     return export_to(console, wish, run, adapter, output)
+
+
+def push_export(console: Console, run: str, name: str, form: str, public: bool, dry_run: bool) -> dict[str, Any]:
+    """Sends what `export` left in a run folder, or an export that lies elsewhere."""
+    from burnish.export.push import parcel_of, send
+
+    place = Path(run)
+    folder = place if (place / FACTS).is_file() else inside(Run.open(run).folder, f"exports/{form}")
+    if not folder.is_dir():
+        raise InputError(f"{run} has no export {form!r} yet; make it first: burnish export {run} --to {form}")
+    parcel = parcel_of(folder, name, public)
+    told = parcel.as_dict()
+    who = "everybody" if public else "you alone"
+    console.print(plain(f"{folder} to {name}, for {who} to see:"), highlight=False)
+    for file, size in told["files"].items():
+        console.print(plain(f"  {file}  {megabytes(size)}"), highlight=False)
+    if dry_run:
+        console.print("Nothing was sent.", highlight=False)
+        return told | {"sent": False}
+    with terminal.busy(console, "sending"):
+        address = send(parcel)
+    console.print(plain(f"Done: {address}"), highlight=False, soft_wrap=True)
+    return told | {"sent": True, "commit": address}
+
+
+def _check_options(wish: Wish) -> None:
+    if wish.form in ("gguf", "ollama") and find_spec("gguf") is None:
+        raise InputError("writing a GGUF file needs the package gguf; get it with: pip install gguf")
+    if wish.gguf_type not in GGUF_TYPES:
+        raise InputError(f"there is no --type {wish.gguf_type}; there are {', '.join(GGUF_TYPES)}")
+    if wish.merged and wish.form != "gguf":
+        raise InputError("--merged goes with --to gguf; a merged model for transformers is --to merged")
+    if wish.updates is not None and wish.form != "lora":
+        raise InputError("--updates goes with --to lora, the only form that is trained")
+    if wish.lora is not None and wish.form == "lora":
+        raise InputError("--lora names an ordinary LoRA, which --to lora would make; leave one of them out")
 
 
 def prompts_for(run: Run, given: Sequence[str]) -> list[str]:
@@ -86,6 +126,8 @@ def _adapter_folder(run: Run, lora: str | None) -> Path:
 
 def _refuse_form(wish: Wish, run: Run, scope: str | None, invocation: list[int]) -> None:
     """What no consumer could use, with the way out."""
+    if wish.form == "lora" and run.stage != "ppo":
+        raise InputError(f"{run.folder} is no PPO run; an ordinary LoRA from demonstrations: adapter_scope: sequence")
     if scope == "sequence":
         if wish.form == "lora":
             raise InputError(
