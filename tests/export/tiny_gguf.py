@@ -6,7 +6,8 @@ from tiny import TEMPLATE, tiny_model, tiny_tokenizer
 def write_tiny_gguf(file, family="llama"):
     import gguf
 
-    sizes = {"hidden_size": 64, "head_dim": 16, "vocab_size": 259}
+    head_dim = 128 if family == "qwen3" else 16  # transformers takes it for granted in a GGUF file of that family
+    sizes = {"hidden_size": 64, "head_dim": head_dim, "vocab_size": 259}
     model, tokenizer = tiny_model(family, **sizes), tiny_tokenizer()
     settings = model.config
     architecture = {"mistral": "llama"}.get(family, family)
@@ -17,9 +18,9 @@ def write_tiny_gguf(file, family="llama"):
     writer.add_feed_forward_length(settings.intermediate_size)
     writer.add_head_count(settings.num_attention_heads)
     writer.add_head_count_kv(settings.num_key_value_heads)
-    writer.add_key_length(settings.head_dim if hasattr(settings, "head_dim") else 16)
-    writer.add_value_length(settings.head_dim if hasattr(settings, "head_dim") else 16)
-    writer.add_rope_dimension_count(16)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(settings.rms_norm_eps)
     writer.add_vocab_size(settings.vocab_size)

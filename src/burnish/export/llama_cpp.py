@@ -24,6 +24,7 @@ def main() -> None:
     longest = max(map(len, asked["prompts"])) + asked["max_new_tokens"]
     params.n_ctx, params.n_parallel = longest + 8, 1
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32  # burnish's are float32 too
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # it rounds more
     if asked["adapter"] is not None:
         adapter = xllamacpp.CommonAdapterLoraInfo()
         adapter.path, adapter.scale = asked["adapter"], 1.0

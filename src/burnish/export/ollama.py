@@ -1,4 +1,4 @@
-"""A Modelfile for ollama: base and adapter as GGUF files, the chat template in Go's words, and the sampling settings."""
+"""A Modelfile for ollama: base and adapter as GGUF files, the chat template in Go's words, the sampling settings."""
 
 from __future__ import annotations
 

@@ -47,7 +47,6 @@ def send(parcel: Parcel) -> str:
 
     The token is the one that `hf auth login` stored, or that of HF_TOKEN.
     """
-    import httpx
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
@@ -65,11 +64,9 @@ def send(parcel: Parcel) -> str:
         raise InputError("HF_HUB_OFFLINE is set, so nothing can be sent; unset it") from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
-        login = (
-            "; set HF_TOKEN to a token that may write, or log in with: hf auth login" if status in (401, 403) else ""
-        )
-        raise InputError(f"the hub refuses ({_first_line(error)}){login}") from None
-    except (httpx.HTTPError, OSError) as error:
+        login = "; set HF_TOKEN to a token that may write, or log in with: hf auth login"
+        raise InputError(f"the hub refuses ({_first_line(error)}){login if status in (401, 403) else ''}") from None
+    except Exception as error:  # of the HTTP library under the hub's, which has been replaced before
         raise ResourceError(f"the hub cannot be reached ({_first_line(error)}); nothing is lost, try again") from None
     return str(done.commit_url)
 

@@ -12,7 +12,8 @@ from burnish.export.source import Answer, Source
 
 # How far log-probabilities may be apart, in nats, by the numbers that the consumer computes with. The same weights in
 # the same numbers differ by the order of sums alone; rounded weights differ by what rounding costs.
-TOLERANCE = {"float32": 0.01, "f32": 0.01, "f16": 0.1, "float16": 0.25, "bfloat16": 0.5, "q8_0": 1.0}
+TOLERANCE = {"float32": 0.01, "float16": 0.25, "bfloat16": 0.5}
+TOLERANCE |= {"f32": 0.05, "f16": 0.1, "q8_0": 1.0}  # llama.cpp's: it sums in other orders, and rounds on the way
 
 
 @dataclass(frozen=True)

@@ -68,11 +68,7 @@ class Pupil:
         learned = lesson.learn(self.train, held_out, self.most_updates, self._tell)
         self._refuse_far(learned, of_base)
         before, after = self._rewards()
-        facts = asdict(learned) | {
-            "num_prompts": len(self.train),
-            "kl_of_base": of_base,
-            "temperature": self.config.temperature,
-        }
+        facts = asdict(learned) | {"num_prompts": len(self.train), "kl_of_base": of_base}
         facts["reward_before"], facts["reward_after"] = (
             None if side is None else side.as_dict()["reward"] for side in (before, after)
         )
