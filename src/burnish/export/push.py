@@ -53,11 +53,15 @@ def send(parcel: Parcel) -> str:
     api = HfApi(library_name="burnish")
     try:
         api.create_repo(parcel.name, private=not parcel.public, exist_ok=True, repo_type="model")
+        if not parcel.public and api.model_info(parcel.name).private is False:
+            raise InputError(f"{parcel.name} is there already, for everybody to see; give --public, or another name")
         done = api.upload_folder(
             repo_id=parcel.name,
             folder_path=parcel.folder,
             commit_message=f"{parcel.facts['form']} exported by burnish",
         )
+    except InputError:
+        raise
     except LocalTokenNotFoundError:
         raise InputError("the hub wants to know who you are; set HF_TOKEN, or log in with: hf auth login") from None
     except OfflineModeIsEnabled:
