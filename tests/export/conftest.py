@@ -7,30 +7,31 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from tiny_gguf import write_tiny_gguf
 
 from burnish.config import TrainConfig
 from burnish.stages.stage import STAGES
-from tiny import tiny_model, tiny_tokenizer
 
 WORDS = "fox dog cat cow hen owl bee ant elk emu yak eel".split()
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
-    """A tiny base, and prompts that name it."""
+    """A tiny base as a GGUF file, which every form can be made from, and prompts."""
     folder = tmp_path_factory.mktemp("exports")
-    tiny_model().save_pretrained(folder / "base")
-    tiny_tokenizer().save_pretrained(folder / "base")
-    rows = [json.dumps({"prompt": f"the {a} and the {b}"}) for a in WORDS for b in WORDS[:4]]
-    (folder / "prompts.jsonl").write_text("\n".join(rows))
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BURNISH_CACHE", str(folder / "cache"))
+        write_tiny_gguf(folder / "base.gguf")
+        rows = [json.dumps({"prompt": f"the {a} and the {b}"}) for a in WORDS for b in WORDS[:4]]
+        (folder / "prompts.jsonl").write_text("\n".join(rows))
+        yield folder
 
 
-def trained(place, name, **changes):
-    """A short run, after which the adapter is made to matter."""
+def trained(place, name, by=0.2, **changes):
+    """A short run, after which the adapter is made to matter: its weights are moved by random numbers."""
     torch.set_num_threads(1)
     settings = {
-        "model_name": str(place / "base"),
+        "model_name": str(place / "base.gguf"),
         "prompts": str(place / "prompts.jsonl"),
         "run_dir": str(place / "runs"),
         "run_name": name,
@@ -51,7 +52,7 @@ def trained(place, name, **changes):
     run = place / "runs" / name
     weights = load_file(run / "adapters/policy/adapter_model.safetensors")
     generator = torch.Generator().manual_seed(1)
-    moved = {k: v + 0.2 * torch.randn(v.shape, generator=generator) for k, v in weights.items()}
+    moved = {k: v + by * torch.randn(v.shape, generator=generator) for k, v in weights.items()}
     save_file(moved, run / "adapters/policy/adapter_model.safetensors", metadata={"format": "pt"})
     return run
 

@@ -55,7 +55,7 @@ def _distilled(console: Console, wish: Wish, run: Run, folder: Path) -> Work:
     teacher = pupil.teacher_source(run, wish)
     with terminal.busy(console, f"teacher and student answer {len(teacher.prompts)} prompts"):
         taught = teacher.answers()
-        saved = folder.parent / f".taught-{folder.name}"
+        saved = folder / ".taught"
         pupil.save(saved)
         student = pupil.student_source(run, saved, teacher.prompts)
         own = student.answers()
