@@ -19,8 +19,8 @@ from burnish.processes import world
 from burnish.runs.disk import inside
 from burnish.runs.run import PIPELINE, Run
 from burnish.runs.same_run import changes_since, differences
-from burnish.runs.saving import locked, resume_folder, stop_signals
-from burnish.runs.stop import StopSignals
+from burnish.runs.saving import locked, resume_folder
+from burnish.runs.stop import StopSignals, stop_signals
 from burnish.runs.trust import write_own
 from burnish.show import terminal
 from burnish.stages.report import write_report
@@ -52,8 +52,8 @@ def _checked_data(config: PipelineConfig, console: Console) -> dict[str, Data]:
         if not Run(config.folder / name).is_complete:
             STAGES[own.stage].check(own, config.folder)
     with terminal.starting(console):
+        from burnish.stages.before_loading import check_before_loading
         from burnish.stages.pipeline_data import readable_data
-        from burnish.stages.ppo import check_before_loading
 
     data = readable_data(config, rows, console)
     check_before_loading(config.ppo, data["ppo"].split, config.folder)
