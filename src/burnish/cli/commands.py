@@ -15,6 +15,7 @@ from burnish.cli.app import Ended, app, console, safe
 
 # Each adds its commands; `burnish --help` shows them in this order.
 # isort: off
+from burnish.cli import starting  # noqa: F401
 from burnish.cli import training  # noqa: F401
 from burnish.cli import judging  # noqa: F401
 from burnish.cli import looking  # noqa: F401

@@ -22,7 +22,6 @@ left-000040/     what there was after step 40 and is made again: a finished run,
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -37,8 +36,10 @@ from burnish.config.files import folder_inside, read_mapping
 from burnish.config.model_config import ModelConfig
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.processes import world
-from burnish.runs.disk import inside, refuse_links, to_disk, without_links, write_whole
+from burnish.runs.disk import inside, refuse_links, without_links, write_whole
 from burnish.runs.trust import PROOF, write_own
+from burnish.system import locks
+from burnish.system.files import to_disk
 from burnish.text import without_secrets
 
 TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves which was killed before it began
@@ -189,11 +190,11 @@ class Run:
             handle = without_links(str(self.path(".lock")), os.O_RDWR | os.O_CREAT)
         try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locks.take(handle)
             except BlockingIOError:
                 raise LockedError(f"{self.folder} is in use by {_holder(handle)}; wait for it, or stop it") from None
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode(), 0)
+            os.write(handle, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
             yield
         finally:
             os.close(handle)  # and the lock with it
@@ -241,7 +242,7 @@ class Run:
         """A line of a JSONL file of the run."""
         if not world.is_first():
             return
-        with open(self.path(file), "a", encoding="utf-8", opener=without_links) as out:
+        with open(self.path(file), "a", encoding="utf-8", newline="\n", opener=without_links) as out:
             out.write(json.dumps(without_secrets(row)) + "\n")
 
 
@@ -258,7 +259,8 @@ def _holder(handle: int) -> str:
     """Who says to hold the lock. It has the lock a moment before it can say so: that moment is waited for."""
     for _ in range(20):
         time.sleep(0.1)
-        if holder := os.pread(handle, 200, 0).decode(errors="replace").strip():
+        os.lseek(handle, 0, os.SEEK_SET)
+        if holder := os.read(handle, 200).decode(errors="replace").strip():
             return holder
     return "another process"
 
