@@ -38,7 +38,7 @@ AutoModelForCausalLM.from_config(config).save_pretrained("model")
 PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained("model")
 """
 SMALL = """model_name=model chat_template=false system_prompt=null lora_layers=all steps=2 batch_size=8
-mini_batch_size=4 epochs=1 max_new_tokens=5 max_kl=null run_name=first""".split()
+mini_batch_size=4 epochs=1 max_new_tokens=5 max_kl=null save_every=1 run_name=first""".split()
 
 
 class Environment:

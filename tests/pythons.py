@@ -27,7 +27,7 @@ COMMANDS = ("--help", "--version", "init", "init blank", "init preferences", "co
 def interpreters() -> dict[str, str]:
     """By version: those on the path, of pyenv and of uv."""
     folders = [*Path.home().glob(".pyenv/versions/*/bin"), *Path.home().glob(".local/share/uv/python/*/bin")]
-    path = os.pathsep.join([os.environ.get("PATH", ""), *map(str, folders)])
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PATH", "")])  # pyenv's shims may lead nowhere
     found = {version: shutil.which(f"python{version}", path=path) for version in VERSIONS}
     return {version: file for version, file in found.items() if file is not None}
 

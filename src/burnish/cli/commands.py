@@ -7,11 +7,12 @@ import io
 import logging
 import os
 import sys
+import traceback
 import warnings
 
 from rich.console import Console
 
-from burnish.cli.app import Ended, app, console, safe
+from burnish.cli.app import Ended, app, is_verbose, safe
 
 # Each adds its commands; `burnish --help` shows them in this order.
 # isort: off
@@ -44,6 +45,8 @@ def main() -> None:
     try:
         app()
     except BurnishError as error:
+        if is_verbose():
+            traceback.print_exception(error)
         mark = "" if isinstance(error, StoppedError) else "error:"
         _tell(str(error), mark, if_in_doubt=isinstance(error, LostProcessError))
         sys.exit(error.exit_code)
@@ -83,7 +86,9 @@ def _say(message: str, mark: str, colour: str) -> None:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    if not console.quiet:  # what all processes warn of, the first says
+    from burnish.processes import world
+
+    if world.is_first():  # what all processes warn of, the first says
         _say(str(message), "warning:", "yellow")
 
 

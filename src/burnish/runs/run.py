@@ -14,6 +14,7 @@ answers.json     the most likely answers of base, start and tuned model to a few
 judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
 given.json       what was given from Python and no file has: a reward function, a model, ...
 start.json       what the held-out prompts were answered before training
+log.txt          what the terminal said, with times (log.py)
 journal.jsonl    begun, resumed, warned, stopped, failed, finished, and when (journal.py); now.json: at work on what
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
@@ -32,7 +33,7 @@ from typing import Any
 
 import yaml
 
-from burnish.config.files import folder_inside, read_mapping
+from burnish.config.files import ABOUT_THE_FOLDER, folder_inside, read_mapping
 from burnish.config.model_config import ModelConfig
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.processes import world
@@ -47,6 +48,7 @@ LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 RESULTS = ("result.json", "verdict.json", "answers.json", "credit.json")
 JUDGEMENTS = "judgements.jsonl"
 GIVEN = "given.json"
+FORMAT = 2  # of the folder: 1 had neither this number nor, at first, the stage; docs/run_folder.md
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 
@@ -81,7 +83,8 @@ class Run:
         """Makes the folder and puts the config into it."""
         if not world.is_first():
             return self
-        text = yaml.safe_dump({"stage": config.stage} | config.model_dump(mode="json"), sort_keys=False)
+        own = {"format": FORMAT, "stage": config.stage}
+        text = yaml.safe_dump(own | config.model_dump(mode="json"), sort_keys=False)
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_own(self.path("config.yaml"), text)
@@ -112,14 +115,21 @@ class Run:
     def _config_file(self) -> dict[str, Any]:
         file = self.path("config.yaml")
         try:
-            return read_mapping(file)
+            values = read_mapping(file)
         except InputError as error:
             raise InputError(f"{file} is damaged: {error}") from None
+        written_as = values.get("format", 1)  # older versions did not write it down
+        if not isinstance(written_as, int) or not 1 <= written_as <= FORMAT:
+            raise InputError(
+                f"{self.folder} has format {written_as!r:.20}, and this version of burnish reads 1 to {FORMAT}; open "
+                "it with the version that wrote it, or a newer one"
+            )
+        return values
 
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting of the run, as config.yaml has them."""
-        return {key: value for key, value in self._config_file.items() if key != "stage"}
+        return {key: value for key, value in self._config_file.items() if key not in ABOUT_THE_FOLDER}
 
     @property
     def stage(self) -> str:

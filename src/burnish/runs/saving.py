@@ -30,6 +30,7 @@ from burnish.runs.checkpoints import Checkpoints, State
 from burnish.runs.disk import free_space
 from burnish.runs.journal import Journal
 from burnish.runs.kept import keep
+from burnish.runs.log import keep_log
 from burnish.runs.run import Run
 from burnish.runs.same_run import Now, Then, may_resume
 from burnish.runs.stop import StopSignals
@@ -118,6 +119,7 @@ class Saving:
         self.run.forget_after(kept_up_to)
         self.run.begin(self.config)
         self.journal.begin(step or 0)
+        keep_log(self.run)
 
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
         if from_step is not None:

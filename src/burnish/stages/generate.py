@@ -93,8 +93,10 @@ def generate_beside_start(
     sample: bool,
     seed: int,
     trust: bool = False,
-) -> None:
-    """Answers each prompt twice: as the run started and as it ended; `trust` as in `speakers_of`."""
+) -> list[dict[str, str]]:
+    """Answers each prompt twice: as the run started and as it ended; `trust` as in `speakers_of`. Gives them by the
+    speaker's name.
+    """
     speakers = speakers_of(console, run_folder, max_new_tokens, trust)
     answers = []
     for name in speakers.adapters:
@@ -108,6 +110,10 @@ def generate_beside_start(
             column.ratio = 1
         table.add_row(*(plain(text.strip()) for text in both))
         console.print(table)
+    return [
+        {"prompt": prompt} | dict(zip(speakers.adapters, both, strict=True))
+        for prompt, *both in zip(prompts, *answers, strict=True)
+    ]
 
 
 def _sft_folder(console: Console, run: Run, named: str | None) -> Path | None:
