@@ -75,15 +75,22 @@ class Environment:
 
 
 def build(target: Path) -> Path:
-    """Wheel and sdist; gives the wheel. What it holds is what git knows, not what lies about."""
+    """Wheel and sdist, of a copy: nothing that lies about gets into them. Gives the wheel."""
     source = target.parent / "source"
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", "build", "dist", "*.egg-info", "runs"))
+    source.mkdir()
+    for name in ("src", "configs", "pyproject.toml", "MANIFEST.in", "constraints.txt", "LICENSE", "CITATION.cff"):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, source / name)
+    for file in ROOT.glob("*.md"):
+        shutil.copy(file, source)
+    shutil.rmtree(source / "src" / "burnish.egg-info", ignore_errors=True)
     subprocess.run([sys.executable, "-m", "build", "--outdir", target, source], check=True, stdout=subprocess.DEVNULL)
     (wheel,), (sdist,) = target.glob("*.whl"), target.glob("*.tar.gz")
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("py.typed", "data/texts/tldr.jsonl", "data/templates/blank/config.yaml", "page/templates/base.html",
                  "show/template.html", "rewards/texts/grade.txt"):  # fmt: skip
         assert f"burnish/{name}" in names, f"the wheel lacks {name}"
+    modules = {file.relative_to(ROOT / "src").as_posix() for file in (ROOT / "src").rglob("*.py")}
+    assert modules <= set(names), f"the wheel lacks {sorted(modules - set(names))}"
     assert not [name for name in names if not re.match(r"burnish(-[\d.]+\.dist-info)?/", name)], "more than the package"
     with tarfile.open(sdist) as archive:
         inside = {Path(name).name for name in archive.getnames()}
