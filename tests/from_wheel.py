@@ -49,7 +49,7 @@ class Environment:
         self.work.mkdir()
         venv.create(place / "venv", with_pip=True)
         self.bin = place / "venv" / ("Scripts" if os.name == "nt" else "bin")
-        own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "BURNISH_CACHE"}
+        own = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"}
         self.variables = {name: value for name, value in os.environ.items() if name not in own}
         self.variables |= {"NO_COLOR": "1", "COLUMNS": "100", "BURNISH_STATE": str(place / "state")}
         self.variables |= {"BURNISH_CACHE": str(place / "cache"), "HF_HUB_OFFLINE": "1"}
