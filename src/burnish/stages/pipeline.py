@@ -53,8 +53,8 @@ def _checked_data(config: PipelineConfig, console: Console) -> dict[str, Data]:
         if not Run(config.folder / name).is_complete:
             STAGES[own.stage].check(own, config.folder)
     with terminal.starting(console):
+        from burnish.stages.before_loading import check_before_loading
         from burnish.stages.pipeline_data import readable_data
-        from burnish.stages.ppo import check_before_loading
 
     data = readable_data(config, rows, console)
     check_before_loading(config.ppo, data["ppo"].split, config.folder)
