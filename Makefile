@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test docs engines test-engines lint clean
+.PHONY: demo test docs engines test-engines wheel-test pythons lint clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/burnish demo
@@ -23,6 +23,14 @@ engines: $(VENV)/.installed
 test-engines: engines
 	$(BIN)/python -m pytest tests/engines -m engine
 
+# Wheel and sdist, and what they do in an empty environment, without this repository.
+wheel-test: $(VENV)/.installed
+	$(BIN)/python tests/from_wheel.py
+
+# The fast tests in every Python from 3.11 on that this machine has.
+pythons:
+	$(PYTHON) tests/pythons.py
+
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,4 +46,4 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info src/*.egg-info
+	rm -rf $(VENV) build dist *.egg-info src/*.egg-info
