@@ -12,14 +12,14 @@ import yaml
 import burnish
 from burnish.base_setup.sources import is_on_the_hub, model_source
 from burnish.config.model_config import EMBEDDED_NAME, ModelConfig
+from burnish.drawing.charts import short
+from burnish.drawing.comparison import comparison, who_won
 from burnish.export.adapter import ORIGIN, public_name
 from burnish.export.exported import CARD
 from burnish.export.loading import how_to_load
 from burnish.export.same_answers import Difference, Sameness
 from burnish.export.source import Source
 from burnish.runs.run import Run, step_of
-from burnish.show.charts import short
-from burnish.show.comparison import comparison, who_won
 from burnish.show.earlier_stages import earlier_stages
 from burnish.text import visible, without_secrets
 
