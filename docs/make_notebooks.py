@@ -26,7 +26,7 @@ def execute(file: Path, folder: Path) -> Any:
 
 
 def without_traces(notebook: Any) -> Any:
-    """Nothing of this machine or moment: no times, versions, colours or warnings on stderr; and text alone, to be small."""
+    """Nothing of this machine or moment, such as times, versions and warnings; and text alone, to be small."""
     notebook.metadata = {"language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell.metadata, cell.id = {}, f"cell-{number}"
