@@ -91,6 +91,8 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["resume", "runs/none"], 2),
         (["eval", "runs/none"], 2),
         (["generate", "runs/none", "prompt"], 2),
+        (["serve", "runs/none"], 2),
+        (["chat", "runs/none"], 2),
         (["train", "none.yaml"], 2),
         (["train", "wrong.yaml"], 2),
         (["sft", "no_data.yaml"], 2),
