@@ -178,15 +178,21 @@ class Terminal:
         os.write(self.end, text.encode())
 
     def close(self):
+        """Its exit code."""
         for _ in range(3000):
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
-                os.close(self.end)
+                self.pid = None
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.01)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
         raise AssertionError(f"it did not end: {self.text[-500:]!r}")
+
+    def kill(self):
+        """Where a test has failed it is still there."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.end)
 
 
 @pytest.fixture
@@ -197,10 +203,15 @@ def terminal(monkeypatch, folder, chatty):
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(chat_module, "speakers_of", lambda *_, **__: chatty.speakers)
 
-    def begin(columns=100):
-        return Terminal(lambda: chat_module.chat(Console(emoji=False), str(folder / "chats"), 0, False), columns)
+    begun = []
 
-    return begin
+    def begin(columns=100):
+        begun.append(Terminal(lambda: chat_module.chat(Console(emoji=False), str(folder / "chats"), 0, False), columns))
+        return begun[-1]
+
+    yield begin
+    for own in begun:
+        own.kill()
 
 
 def test_two_columns_where_there_is_room(terminal):
@@ -209,7 +220,7 @@ def test_two_columns_where_there_is_room(terminal):
     seen.type("/set temperature 0\n")
     at = seen.wait_for("temperature 0, ")
     seen.type("hello\n")
-    at = seen.wait_for(r"base\x1b.*tuned\x1b", at)
+    at = seen.wait_for(r"base.*tuned", at)
     at = seen.wait_for("> ", at)
     seen.type("/help\n")
     seen.wait_for("Ctrl-C ends an answer", at)
@@ -235,7 +246,7 @@ def test_pasted_lines_are_one_text(terminal, tmp_path, paste):
     seen = terminal()
     at = seen.wait_for("> ")
     seen.type(paste)
-    at = seen.wait_for(r"tuned\x1b", at)
+    at = seen.wait_for(r"base.*tuned", at)
     at = seen.wait_for("> ", at)
     seen.type(f"/save {tmp_path / 'said'}\n")
     seen.wait_for("saved to", at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import queue
 import sys
 from collections.abc import Callable, Iterator
@@ -154,6 +155,8 @@ def chat(console: Console, folder: str, seed: int, trust: bool) -> None:
     speakers = speakers_of(console if console.is_terminal else Console(stderr=True), folder, trust=trust)
     engine = Engine(speakers.setup.base, Limits(seconds=24 * 3600.0))
     talk = Chat(console, Served(Run.open(folder), speakers), engine, seed)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # bytes that are no text
     try:
         with suppress(_QuitError):
             if sys.stdin.isatty():
