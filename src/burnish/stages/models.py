@@ -24,8 +24,8 @@ from burnish.text import plain
 FEW_LAYERS, FEW_TOKENS, FEW_EXPERTS = 2, 512, 4
 
 
-def describe(console: Console, model_name: str) -> None:
-    """Its family, size and context; what of its work is shared; where adapters go."""
+def describe(console: Console, model_name: str) -> dict[str, Any]:
+    """Its family, size and context; what of its work is shared; where adapters go: shown, and given."""
     config = ModelConfig(model_name=model_name)
     model_config = load_model_config(config)
     dtype = choose_dtype(config.dtype, choose_device(config.device))
@@ -37,20 +37,33 @@ def describe(console: Console, model_name: str) -> None:
         raise InputError(f"{model_name} is no causal language model that transformers knows: {reason}") from None
     count = sum(p.numel() for p in whole.parameters())
     layers = layers_of(whole.get_decoder())
-    rows = {
+    facts: dict[str, Any] = {
+        "model": model_name,
         "family": model_config.model_type,
-        "parameters": f"{count / 1e6:,.0f} million in {len(layers)} layers",
-        "base in memory": f"{megabytes(count * dtype.itemsize)} as {str(dtype).removeprefix('torch.')}, for all roles",
+        "parameters": count,
+        "layers": len(layers),
+        "base_bytes": count * dtype.itemsize,
+        "dtype": str(dtype).removeprefix("torch."),
         "quantised": _quantised(layers, count, dtype, stored_by(model_config)),
-        "context": f"{context_length(model_config):,} tokens",
-        "work shared": _sharing(model_config),
-        "adapters on": ", ".join(adaptable(layers, model_config.model_type)),
+        "context": context_length(model_config),
+        "work_shared": _sharing(model_config),
+        "adapters_on": list(adaptable(layers, model_config.model_type)),
+        "not_adapted": list(unreachable(layers)),
     }
-    missed = unreachable(layers)
-    if missed:
-        rows["not adapted"] = f"{', '.join(missed)} (peft cannot reach them)"
+    rows = {
+        "family": facts["family"],
+        "parameters": f"{count / 1e6:,.0f} million in {len(layers)} layers",
+        "base in memory": f"{megabytes(facts['base_bytes'])} as {facts['dtype']}, for all roles",
+        "quantised": facts["quantised"],
+        "context": f"{facts['context']:,} tokens",
+        "work shared": facts["work_shared"],
+        "adapters on": ", ".join(facts["adapters_on"]),
+    }
+    if facts["not_adapted"]:
+        rows["not adapted"] = f"{', '.join(facts['not_adapted'])} (peft cannot reach them)"
     for name, value in rows.items():
         console.print(plain(f"{name:16}{value}"), highlight=False, soft_wrap=True)
+    return facts
 
 
 def _quantised(layers: nn.ModuleList, count: int, dtype: torch.dtype, stored: str) -> str:
