@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import subprocess
-import sys
+import time
 from pathlib import Path
 
 import openai
@@ -24,23 +24,26 @@ def shown(language, word):
 
 
 class Process:
-    def __init__(self, run, *options, **environment):
-        command = [sys.executable, "-m", "burnish", "serve", str(run), "--port", "0", *options]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environment
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        )
-        self.told = ""
-        while "Ctrl-C ends it." not in self.told:
-            line = self.process.stdout.readline()
-            assert line, self.process.stderr.read()
-            self.told += line
+    """The command, in a fork of a process that has everything imported."""
+
+    def __init__(self, fork_server, run, *options, **environment):
+        self.fork_server = fork_server
+        self.pid = fork_server.start(run.parent, "serve", run, "--port", "0", *options, environment=environment)
+        out, err = fork_server._files[self.pid]
+        end = time.monotonic() + 120
+        while "Ctrl-C ends it." not in self._told(out):
+            assert time.monotonic() < end, self._told(err)
+            time.sleep(0.05)
+        self.told = self._told(out)
         self.address = re.search(r"http://\S+/v1", self.told)[0]
 
+    def _told(self, file):
+        return file.read_text() if file.exists() else ""
+
     def end(self, number=signal.SIGINT):
-        self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=60)
-        return self.process.returncode, err
+        os.kill(self.pid, number)
+        ended = self.fork_server.wait(self.pid)
+        return ended.code, ended.err
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,8 @@ def run(tmp_path_factory):
     return tiny_run(tmp_path_factory.mktemp("served"), name="first", max_new_tokens=16)
 
 
-def test_what_the_docs_show_works_and_ctrl_c_ends_it(run, capsys):
-    started = Process(run)
+def test_what_the_docs_show_works_and_ctrl_c_ends_it(fork_server, run, capsys):
+    started = Process(fork_server, run)
     try:
         assert started.told.startswith("first (tuned) and first:start (base) answer at http://127.0.0.1:")
         assert "Prompts for first must end in ':', as in training." in started.told
@@ -66,8 +69,8 @@ def test_what_the_docs_show_works_and_ctrl_c_ends_it(run, capsys):
     assert (code, err.splitlines()[-1], "Traceback" in err) == (130, "interrupted", False)
 
 
-def test_beyond_this_machine_it_has_a_token(run):
-    started = Process(run, "--host", "0.0.0.0", "--token-env", "OWN_SECRET", OWN_SECRET=TOKEN)
+def test_beyond_this_machine_it_has_a_token(fork_server, run):
+    started = Process(fork_server, run, "--host", "0.0.0.0", "--token-env", "OWN_SECRET", OWN_SECRET=TOKEN)
     try:
         assert "Other machines can reach it." in started.told
         assert TOKEN not in started.told
@@ -101,7 +104,7 @@ def test_a_token_that_is_none_and_a_port_that_is_taken_are_refused(run, monkeypa
 
 @pytest.mark.real_model
 def test_the_embedded_model_answers_both_ways(tmp_path):
-    """Eight at once: each as it is alone, and greedy answers as transformers gives them."""
+    """Six at once: each as it is alone, and greedy answers as transformers gives them."""
     from transformers import AutoModelForCausalLM
 
     from burnish import EMBEDDED_NAME, PPOConfig, PPOTrainer
@@ -111,19 +114,19 @@ def test_the_embedded_model_answers_both_ways(tmp_path):
     from burnish.serving.engine import Engine, Limits
     from talkers import together
 
-    config = PPOConfig(model_name=EMBEDDED_NAME, chat_template=True, max_new_tokens=16, reward="tldr")
+    config = PPOConfig(model_name=EMBEDDED_NAME, chat_template=True, max_new_tokens=8, reward="tldr")
     PPOTrainer(config).save(tmp_path / "run")
     served = served_run(tmp_path / "run")
     engine = Engine(served.speakers.setup.base, Limits())
-    asked = [[{"role": "user", "content": f"Name {n} animals."}] for n in range(2, 6)]
+    asked = [[{"role": "user", "content": f"Name {n} animals."}] for n in range(2, 5)]
     model = AutoModelForCausalLM.from_pretrained(embedded_model_folder())
     tokenizer, told, questions = served.speakers.setup.base.tokenizer, [], []
     for messages in asked:
         ids = served.read_chat(None, messages)
-        out = model.generate(input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=16)
+        out = model.generate(input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=8)
         told.append(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
-        questions.append(Question(None, ids, 16, GREEDY))
-    drawn = [Question("policy", q.prompt, 16, Sampler(0.8, 50, 0.95), seed=3) for q in questions]
+        questions.append(Question(None, ids, 8, GREEDY))
+    drawn = [Question("policy", q.prompt, 8, Sampler(0.8, 50, 0.95), seed=3) for q in questions]
     alone = [together(engine, [own])[0] for own in drawn]
     assert together(engine, [*questions, *drawn]) == told + alone
     engine.close()
