@@ -3,13 +3,18 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test engines test-engines wheel-test pythons lint clean
+.PHONY: demo test docs engines test-engines wheel-test pythons lint clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/burnish demo
 
 test: $(VENV)/.installed lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The site, in build/site: open index.html there. Nothing in it comes from a network, and a warning is an error.
+docs: $(VENV)/.installed
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 # vLLM, in an environment of its own under the cache folder: 3.4 GB, five minutes.
 engines: $(VENV)/.installed

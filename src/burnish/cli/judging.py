@@ -44,6 +44,7 @@ def generate(
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer; default: as in training")] = None,
     sample: Annotated[bool, typer.Option(help="draw with the run's temperature, top-k and top-p")] = False,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="for --sample")] = 0,
+    step: Annotated[int | None, typer.Option(min=1, help="a checkpoint's answers too (burnish checkpoints)")] = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -55,7 +56,7 @@ def generate(
     with starting(console):
         from burnish.stages.generate import generate_beside_start
 
-    answers = generate_beside_start(console, run, prompts, max_new_tokens, sample, seed, trust)
+    answers = generate_beside_start(console, run, prompts, max_new_tokens, sample, seed, trust, step)
     if as_json:
         tell_json({"run": run, "answers": answers})
 

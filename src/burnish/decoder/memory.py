@@ -13,6 +13,8 @@ import psutil
 
 from burnish.system.modules import if_there
 
+MALLOC_MMAP_THRESHOLD = -3  # its name in malloc.h is M_MMAP_THRESHOLD
+
 
 def machine() -> dict[str, int]:
     """Cores that this process may use, and the machine's memory in GiB."""
@@ -35,6 +37,15 @@ def peak_bytes() -> int:
 def held_bytes() -> int:
     """The memory that this process holds now."""
     return int(psutil.Process().memory_info().rss)
+
+
+def give_back_at_once() -> None:
+    """From now on the memory of a large tensor goes back to the system when the tensor is freed, where the C library
+    can be told so. It would keep it for the next ones, which do not always fit in.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library than glibc
+            ctypes.CDLL("libc.so.6").mallopt(MALLOC_MMAP_THRESHOLD, 2**20)
 
 
 def give_back() -> None:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import InputError
-from burnish.runs.disk import inside, is_whole_line, without_links, write_whole
+from burnish.runs.disk import inside, is_whole_line, json_lines, without_links, write_whole
 from burnish.runs.run import lines_of
 from burnish.system.locks import alone_in
 from burnish.text import without_secrets
@@ -59,16 +58,7 @@ class Said:
         return inside(self.folder, f"{self.prefix}{kind}.jsonl")
 
     def rows(self, kind: str = "choices") -> list[Row]:
-        path = self.path(kind)
-        lines = path.read_bytes().splitlines() if path.is_file() else []
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if number < len(lines):  # a last line cut by a kill is none
-                    raise InputError(f"{path}:{number} is damaged: {error}") from None
-        return rows
+        return json_lines(self.path(kind))
 
     def keep(self, row: Row) -> None:
         """Appends it, and what is learned from it."""

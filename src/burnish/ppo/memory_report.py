@@ -11,8 +11,10 @@ import torch
 from burnish.decoder.base_identity import base_weights
 from burnish.decoder.head import CHUNK_BYTES
 from burnish.decoder.memory import held_bytes
+from burnish.decoder.sharded import nbytes_here
 from burnish.decoder.shared_base import PREFILL_TOKENS
 from burnish.models.role import ScalarModel
+from burnish.processes import world
 
 if TYPE_CHECKING:
     from burnish.ppo.ppo_trainer import PPOTrainer
@@ -47,7 +49,7 @@ def predicted_peak(trainer: PPOTrainer, prompts: Sequence[str]) -> float:
 
 
 def _roles(trainer: PPOTrainer) -> list[Row]:
-    base = sum(weight.nbytes for _, weight in base_weights(trainer.base.model))  # as they are stored
+    base = sum(nbytes_here(weight) for _, weight in base_weights(trainer.base.model))  # as they are stored
     has_sft = trainer.sft_model.adapter is not None
     rows: list[Row] = [
         ("base", base / MEGABYTE, "frozen, shared by every role" + ("" if has_sft else "; also the reference")),
@@ -86,7 +88,8 @@ class _Work:
 def _work(trainer: PPOTrainer, prompt_lengths: list[int]) -> _Work:
     base, config = trainer.base, trainer.config
     number = base.decoder.number_bytes
-    longest, batch, new = max(prompt_lengths), config.batch_size, config.max_new_tokens
+    batch = -(-config.batch_size // world.size())  # this process's share, rounded up
+    longest, new = max(prompt_lengths), config.max_new_tokens
     prefix = base.suffix_start(longest)
     suffix = longest - prefix + new - 1
     prompt_tokens = sum(prompt_lengths) if prefix else 0

@@ -15,6 +15,7 @@ from burnish.base_setup.lora_files import adapter_folder
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
 from burnish.data.records import require_references
+from burnish.drawing.notebook import html_of_trainer
 from burnish.errors import DivergedError, InputError
 from burnish.maths import linear_decay
 from burnish.models.adapter_files import save_to_run
@@ -59,6 +60,7 @@ from burnish.rollout.sampling import Sampler
 from burnish.rollout.vllm import VllmEngine
 from burnish.runs.checkpoints import State
 from burnish.runs.run import GIVEN, Run
+from burnish.sa_pairs.response import first_responses
 from burnish.sa_pairs.table import SAPairs
 
 
@@ -137,6 +139,8 @@ class PPOTrainer:
             else None
         )
         self.step = 0
+        self.history: list[dict[str, Any]] = []
+        """The metrics of every step that this trainer has made."""
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
 
     @classmethod
@@ -174,6 +178,14 @@ class PPOTrainer:
             f"PPOTrainer({self.base.identity.name}, reward {self.reward_computer.name}, step {self.step} of "
             f"{self.config.steps})"
         )
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what is set, the curves so far, and responses of the last step."""
+        settings = self.config.model_dump(mode="json", exclude_defaults=True, exclude={"model_name", "steps"})
+        last = self.experience_buffer.tables[-1:]
+        samples = [sample for pairs in last for sample in first_responses(pairs, most=2)]
+        total = sum(len(pairs.mask) for pairs in last)
+        return html_of_trainer(repr(self), settings, self.history, samples, total)
 
     def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
@@ -279,6 +291,7 @@ class PPOTrainer:
         self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
         self.constant_reward_guard.check(rewards.totals)
         self.step += 1
+        self.history.append({"step": self.step} | metrics)
         return {
             "step": self.step,
             "prompts": list(prompts),

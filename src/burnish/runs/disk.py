@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 from burnish.errors import InputError
 from burnish.system.files import open_no_link, replace, to_disk
@@ -107,6 +108,22 @@ def free_space(folder: Path) -> str:
 
 def megabytes(nbytes: float) -> str:
     return f"{nbytes / 2**20:.0f} MB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} kB"
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file with JSON in each line; none if there is no file. A last line cut by a kill is left out."""
+    try:
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+    except OSError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise InputError(f"{path}:{number} is damaged: {error}") from None
+    return rows
 
 
 def is_whole_line(line: bytes) -> bool:

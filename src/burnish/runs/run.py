@@ -35,9 +35,10 @@ import yaml
 
 from burnish.config.files import ABOUT_THE_FOLDER, folder_inside, read_mapping
 from burnish.config.model_config import ModelConfig
+from burnish.drawing.notebook import html_of_run
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.processes import world
-from burnish.runs.disk import inside, refuse_links, without_links, write_whole
+from burnish.runs.disk import inside, json_lines, refuse_links, without_links, write_whole
 from burnish.runs.trust import PROOF, write_own
 from burnish.system import locks
 from burnish.system.files import to_disk
@@ -107,6 +108,13 @@ class Run:
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)
 
+    def _repr_html_(self) -> str:
+        """In a notebook: how it stands, its verdict once there is one, its curves."""
+        from burnish.runs.journal import standing_of  # which knows runs
+
+        verdict = self.read("verdict.json") if self.has("verdict.json") else None
+        return html_of_run(self.name, standing_of(self), self.stage, self.read_lines("metrics.jsonl"), verdict)
+
     def path(self, file: str) -> Path:
         """Where a file of the run lies. Whatever is read or written is asked for here: links are refused."""
         return inside(self.folder, file)
@@ -160,19 +168,7 @@ class Run:
 
     def read_lines(self, file: str) -> list[dict[str, Any]]:
         """The rows of a JSONL file of the run; none if there is no file. A last line cut by a kill is left out."""
-        path = self.path(file)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is damaged: {error}") from None
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if number < len(lines):
-                    raise InputError(f"{path}:{number} is damaged: {error}") from None
-        return rows
+        return json_lines(self.path(file))
 
     @property
     def pipeline_folder(self) -> Path | None:

@@ -16,11 +16,11 @@ from rich.table import Table
 from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
 from burnish.base_setup.gguf import is_gguf
 from burnish.config import ModelConfig
+from burnish.drawing.comparison import comparison, speakers_of
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.people import Choose, Question
 from burnish.rewards.human import moving
 from burnish.runs.log import FileLine
-from burnish.show.comparison import comparison, speakers_of
 from burnish.text import headline, minutes, plain
 
 if TYPE_CHECKING:

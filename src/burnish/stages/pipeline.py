@@ -20,8 +20,8 @@ from burnish.runs.disk import inside
 from burnish.runs.log import logged
 from burnish.runs.run import PIPELINE, Run
 from burnish.runs.same_run import changes_since, differences
-from burnish.runs.saving import locked, resume_folder, stop_signals
-from burnish.runs.stop import StopSignals
+from burnish.runs.saving import locked, resume_folder
+from burnish.runs.stop import StopSignals, stop_signals
 from burnish.runs.trust import write_own
 from burnish.show import terminal
 from burnish.stages.report import write_report

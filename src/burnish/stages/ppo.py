@@ -93,6 +93,7 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
             console.print(plain(verdict.sentence), highlight=False)
         seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
         result = {"before": before and before.as_dict(), "after": after and after.as_dict(), "seconds": seconds}
+        result["num_prompts"] = {"training": len(prompts.train), "held_out": len(prompts.held_out)}
         result |= _facts(peak_gb, memory) | saving.facts
         world.by_first(lambda: run.write("result.json", result))
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
