@@ -13,8 +13,8 @@ from rich.console import Console
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "burnish"
 # From the ground up: a room may know those before it, and itself.
-ROOMS = """errors text maths drawing processes services data rewards config sa_pairs runs decoder base_setup models
-rollout ppo evaluation supervised show stages page cli __main__""".split()
+ROOMS = """errors text maths system drawing processes services data rewards config sa_pairs runs decoder base_setup
+models rollout ppo evaluation supervised show export stages web serving page cli __main__""".split()
 MODULES = [f for f in PACKAGE.rglob("*.py") if f.name != "__init__.py"]
 
 

@@ -19,12 +19,14 @@ import pytest
 import torch
 import yaml
 
-from burnish import BurnishError, DivergedError, InputError, PPOTrainer, cli, maths
-from burnish.base_setup import quantization
+from burnish import BurnishError, DivergedError, InputError, PPOTrainer, maths
+from burnish.base_setup import base_setup, quantization
+from burnish.cli import training
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.data import Demonstration, Preference, Prompt
 from burnish.models.adapter_files import save_to_run
 from burnish.models.updates import Updates
+from burnish.processes import wire, world
 from burnish.rewards import python
 from burnish.runs.checkpoints import Checkpoints
 from burnish.runs.run import Run
@@ -221,11 +223,11 @@ class Stage:
 
 
 STAGES = {
-    "train": Stage(TrainConfig, cli.train, PPOTrainer, steps_of, PPO),
-    "sft": Stage(SFTConfig, cli.sft, SFTTrainer, updates_of, TEXTS | {"demonstrations": "demonstrations.jsonl"}),
+    "train": Stage(TrainConfig, training.train, PPOTrainer, steps_of, PPO),
+    "sft": Stage(SFTConfig, training.sft, SFTTrainer, updates_of, TEXTS | {"demonstrations": "demonstrations.jsonl"}),
     "reward": Stage(
         RewardModelConfig,
-        cli.reward,
+        training.reward,
         RewardTrainer,
         updates_of,
         TEXTS | {"preferences": "preferences.jsonl", "num_centring_prompts": 3},
@@ -312,6 +314,17 @@ def a_library_that_is_missing(stage: Stage, key: str) -> None:
             stage.trainer(stage.config(**stage.base | {key: "nf4"}))
 
 
+def layers_among_two(stage: Stage, key: str) -> None:
+    """One process has nothing to share out; that it is asked for among two shows by what it would do."""
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base_setup, "shard", lambda model, layers, device, offload: asked.append(offload))
+        patch.setattr(wire, "_joined", wire.World(0, 2))
+        patch.setattr(world, "together", contextlib.nullcontext)
+        stage.trainer(stage.config(**stage.base | {"shard": True, key: True}))
+    assert asked == [key == "shard_offload"]
+
+
 def a_server_that_is_not_there(stage: Stage, key: str) -> None:
     """That one is asked for rollouts shows by its refusal."""
     settings = {"adapter_scope": "sequence", key: {"engine": "vllm", "url": "http://127.0.0.1:9"}}
@@ -337,6 +350,8 @@ MODEL = {
     "device": a_device_that_is_none,
     "dtype": number_format,
     "quantize": a_library_that_is_missing,
+    "shard": layers_among_two,
+    "shard_offload": layers_among_two,
     "lora_r": seen(4, "start"),
     "lora_layers": seen(1, "start"),
     "lora_target_modules": seen(["q_proj", "v_proj"], "start"),

@@ -10,7 +10,7 @@ import sys
 import pytest
 import worlds
 
-from burnish.processes import world
+from burnish.processes import wire, world
 
 EXACTLY = ("texts", "finished", "answers", "draws")
 
@@ -71,6 +71,37 @@ def test_what_is_learned_from_people_is_the_same(found, stage):
     assert_same(alone, shared)
 
 
+@pytest.mark.parametrize("name", worlds.SHARDED)
+def test_ppo_on_a_sharded_base_is_the_same(found, name):
+    """However many passes each process has to make: whoever has none helps to put the others' layers together."""
+    alone, shared = found[1][name], found[2][f"sharded {name}"]
+    assert isinstance(shared, dict), shared
+    for what in EXACTLY:
+        assert shared[what] == alone[what]
+    assert_same(alone, shared)
+
+
+@pytest.mark.parametrize("stage", ["sft", "reward"])
+def test_what_is_learned_from_people_on_a_sharded_base_is_the_same(found, stage):
+    alone, shared = found[1][stage], found[2][f"sharded {stage}"]
+    assert [row["loss"] for row in shared["history"]] == pytest.approx([r["loss"] for r in alone["history"]], abs=1e-5)
+
+
+def test_each_process_holds_its_part_of_a_sharded_base(found):
+    told = found[2]["a sharded base"]
+    assert told["alone"]["layers"] == pytest.approx(2 * told["sharded"]["layers"], rel=0.01)
+    assert told["alone"]["others"] == told["sharded"]["others"]  # embeddings, norm: whole
+    assert told["alone"]["report"] - told["sharded"]["report"] == told["sharded"]["layers"]
+    assert told["alone"]["identity"] == told["sharded"]["identity"]
+    assert told["sharded"]["whole at rest"] == 0
+    assert told["sharded"]["saved"] == told["alone"]["saved"]
+
+
+@pytest.mark.parametrize("where", worlds.FAILURES)
+def test_what_goes_wrong_on_a_sharded_base_ends_all_alike(found, where):
+    assert found[2][f"sharded failing {where}"] == found[2][f"failing {where}"]
+
+
 @pytest.mark.parametrize("where", worlds.FAILURES)
 def test_what_goes_wrong_in_one_process_ends_all_alike(found, where):
     sentences = found[3][f"failing {where}"]["everywhere"]
@@ -93,12 +124,12 @@ def test_the_first_process_tells_what_the_others_warn_of(found):
 def test_shares_are_neighbours_of_nearly_one_size(monkeypatch, count, size, sizes):
     shares = []
     for rank in range(size):
-        monkeypatch.setattr(world, "_world", world._World(rank, size))
+        monkeypatch.setattr(wire, "here", wire.World(rank, size))
         shares.append(world.share(count))
     assert [len(own) for own in shares] == sizes
     assert [n for own in shares for n in own] == list(range(count))
 
 
 def test_responses_to_one_prompt_stay_together(monkeypatch):
-    monkeypatch.setattr(world, "_world", world._World(1, 2))
+    monkeypatch.setattr(wire, "here", wire.World(1, 2))
     assert world.share_of_runs(list("aaabbcc")) == range(5, 7)  # of three prompts the second process has one

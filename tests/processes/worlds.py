@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 torch.set_num_threads(1)  # a fork must not inherit a thread pool
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -24,8 +26,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from burnish import PPOTrainer  # noqa: E402
 from burnish.config import RewardModelConfig, SFTConfig  # noqa: E402
 from burnish.data import Demonstration, Preference, Scored  # noqa: E402
+from burnish.decoder.base_identity import base_weights  # noqa: E402
+from burnish.decoder.quantized import is_sharded  # noqa: E402
+from burnish.decoder.sharded import nbytes_here  # noqa: E402
 from burnish.errors import BurnishError  # noqa: E402
 from burnish.evaluation.measure import evaluate, most_likely_answers  # noqa: E402
+from burnish.models.adapter_files import save_adapter  # noqa: E402
 from burnish.processes import world  # noqa: E402
 from burnish.supervised.reward_trainer import RewardTrainer  # noqa: E402
 from burnish.supervised.sft_trainer import SFTTrainer  # noqa: E402
@@ -45,6 +51,7 @@ PPO: dict[str, dict[str, Any]] = {
     "one process has all that is left": {"batch_size": 4, "mini_batch_size": 2},
     "one length at a time": {"adapter_scope": "sequence", "mini_batch_size": 4},
 }
+SHARDED = ("critic", "groups without critic", "a process without rows", "early KL stop", "one length at a time")
 FAILURES = ("decoding", "logits", "training")
 LONG = {"max_new_tokens": 16, "lora_layers": 1, "top_k": 20, "top_p": 0.9}  # long enough for some to end, and leave
 
@@ -64,8 +71,8 @@ LEFT_OUT: dict[str, tuple[list[str], list[str]]] = {  # a step's prompts, and th
 }
 
 
-def ppo(name: str) -> dict[str, Any]:
-    settings = LONG | PPO[name]
+def ppo(name: str, **more: Any) -> dict[str, Any]:
+    settings = LONG | PPO[name] | more
     model = family_model("mamba") if name == "one length at a time" else tiny_model(layers=3)
     prompts, left_out = LEFT_OUT.get(name, (None, []))
     trainer = PPOTrainer(tiny_config(**settings), partial(scored_without, left_out), model, tiny_tokenizer())
@@ -89,27 +96,50 @@ def ppo(name: str) -> dict[str, Any]:
     }
 
 
-def sft() -> dict[str, Any]:
+def sft(**more: Any) -> dict[str, Any]:
     records = [Demonstration(p, f"{p[:5]} yes") for p in PROMPTS[:7]]
     settings = {"model_name": "tiny", "demonstrations": "-", "batch_size": 3, "epochs": 2, "learning_rate": 1e-2}
-    trainer = SFTTrainer(SFTConfig(**settings, lora_r=4, lora_dropout=0.0), tiny_model(), tiny_tokenizer())
+    config = SFTConfig(**settings, lora_r=4, lora_dropout=0.0, **more)
+    trainer = SFTTrainer(config, tiny_model(), tiny_tokenizer())
     before = trainer.measure(records[:5])
     return {"before": before, "history": trainer.train(records), "after": trainer.measure(records[:2])}
 
 
-def reward_model() -> dict[str, Any]:
+def reward_model(**more: Any) -> dict[str, Any]:
     records = [Preference(p, f"{p[:5]} yes", f"no {p[1:3]}") for p in PROMPTS[:4]]
     records += [Scored(p, f"{p[-3:]} perhaps", float(n)) for n, p in enumerate(PROMPTS[4:7])]
     settings = {"model_name": "tiny", "preferences": "-", "batch_size": 2, "epochs": 2, "learning_rate": 1e-2}
-    config = RewardModelConfig(**settings, lora_r=4, lora_dropout=0.0, max_new_tokens=6, num_centring_prompts=5)
+    config = RewardModelConfig(**settings, lora_r=4, lora_dropout=0.0, max_new_tokens=6, num_centring_prompts=5, **more)
     trainer = RewardTrainer(config, tiny_model(), tiny_tokenizer())
     history = trainer.train(records)
     return {"history": history, "scores": trainer.scores(PROMPTS[:5], ["yes", "no", "a", "b", "c"])}
 
 
-def failing(where: str) -> dict[str, Any]:
+def sharded() -> dict[str, Any]:
+    """Bytes that this process holds of a base, whole and sharded, and what is saved of the adapter."""
+    told = {}
+    for name, shard in (("alone", False), ("sharded", True)):
+        trainer = PPOTrainer(tiny_config(shard=shard), score, tiny_model(layers=3), tiny_tokenizer())
+        base = trainer.base
+        weights = dict(base_weights(base.model))
+        of_layers = {n for n in weights if ".layers." in n}
+        with tempfile.TemporaryDirectory() as folder:
+            save_adapter(trainer.policy, Path(folder) / "policy")
+            saved = load_file(Path(folder) / "policy" / "adapter_model.safetensors")
+        told[name] = {
+            "layers": sum(nbytes_here(weights[n]) for n in of_layers),
+            "others": sum(nbytes_here(w) for n, w in weights.items() if n not in of_layers),
+            "report": round(trainer.memory_report()[0][1] * 2**20),
+            "identity": base.identity.parts,
+            "whole at rest": sum(not is_sharded(weights[n]) for n in of_layers),
+            "saved": {name: float(t.double().sum()) for name, t in saved.items()},
+        }
+    return told
+
+
+def failing(where: str, **more: Any) -> dict[str, Any]:
     """The last process alone meets something that goes wrong: all end with the same sentence."""
-    trainer = PPOTrainer(tiny_config(), score, tiny_model(), tiny_tokenizer())
+    trainer = PPOTrainer(tiny_config(**more), score, tiny_model(), tiny_tokenizer())
     is_last = world.rank() == world.size() - 1
     if where == "decoding" and is_last:
         trainer.base.read_prompts = _broken  # type: ignore[method-assign]
@@ -143,7 +173,14 @@ def cases() -> dict[str, Any]:
     work |= {"sft": sft, "reward": reward_model, "warned": warned}
     work |= {f"failing {where}": partial(failing, where) for where in FAILURES}
     found = {}
-    for name in FEW if world.size() == 2 else work:
+    if world.size() == 2:
+        work = {name: work[name] for name in FEW}  # what two do alike with whole and with sharded bases
+        work |= {f"sharded {name}": partial(ppo, name, shard=True) for name in SHARDED}
+        work |= {"sharded sft": partial(sft, shard=True), "sharded reward": partial(reward_model, shard=True)}
+        work |= {"a sharded base": sharded}
+        work |= {f"failing {where}": partial(failing, where) for where in FAILURES}
+        work |= {f"sharded failing {where}": partial(failing, where, shard=True) for where in FAILURES}
+    for name in work:
         try:
             found[name] = work[name]()
         except BurnishError as error:

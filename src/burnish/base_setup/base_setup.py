@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from burnish.data.hub import hub_answers
 from burnish.decoder.base_identity import BaseIdentity, other_tensors
 from burnish.decoder.decoder import context_length
 from burnish.decoder.quantized import storages_in
+from burnish.decoder.sharded import shard
 from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.whole_model import layers_of
 from burnish.errors import InputError, is_out_of_memory
@@ -66,7 +67,7 @@ class BaseSetup:
             numbers = f"{dtype} {library_of(config.quantize)}".strip()
             name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), numbers)
             tokenizer = encoder.tokenizer if encoder else load_tokenizer(config)
-            model = load_model(config)
+            model = _by_all(lambda: load_model(config)) if config.shard else load_model(config)
             kept.loaded()
         elif config.quantize is not None and config.quantize not in storages_in(model):
             raise InputError(
@@ -78,6 +79,8 @@ class BaseSetup:
         self.start = start
         if start is not None and _is_merged(config, model, identity, start, is_given):
             self.start = None
+        if config.shard:
+            _spread(model, identity, config)
         self.base = SharedBase(model, tokenizer, config.adapter_scope, config.prompt_cache_mb * 2**20, identity)
         if not self.base.stop_ids:
             raise InputError(
@@ -108,6 +111,22 @@ def _is_merged(config: ModelConfig, model: Any, identity: BaseIdentity, start: P
         check_base(start, read_json(start / SCOPE_FILE).get("base"), identity)
     merge_lora(model, identity, start)
     return True
+
+
+def _by_all(load: Callable[[], Any]) -> Any:
+    """Of processes that are about to share something, all have loaded it or none has."""
+    with world.all_again(), world.together():
+        return load()
+
+
+def _spread(model: Any, identity: BaseIdentity, config: ModelConfig) -> None:
+    """Over all processes, if there are several. Which weights they are is found out before that: later no process has
+    all of them.
+    """
+    with world.all_again():
+        if world.size() > 1:
+            _ = identity.weights
+            shard(model, layers_of(model.get_decoder()), choose_device(config.device), config.shard_offload)
 
 
 def seed_everything(seed: int) -> None:
@@ -144,7 +163,9 @@ def load_model(config: ModelConfig) -> Any:
     model, found = _from_pretrained(AutoModelForCausalLM, config, **options)
     _refuse_other_tensors(config.model_name, found)
     settle(model, config.model_name, config.quantize, dtype)
-    return model if "device_map" in options else model.to(device)
+    with world.all_again():
+        stays = config.shard and world.size() > 1  # layer by layer it gets its place when it is shared out
+    return model if "device_map" in options or stays else model.to(device)
 
 
 def _refuse_other_tensors(model_name: str, found: Mapping[str, Collection[str]]) -> None:

@@ -74,6 +74,12 @@ class ModelConfig(BaseModel):
     """Store the base's linear layers in fewer bits: `int8` (a byte a weight, by torchao) or `nf4` (half a byte, by
     bitsandbytes). Unset: as dtype says, which adapters, heads and embeddings keep. Less memory for the base; int8 is
     close to the plain base, nf4 further from it, and steps take longer. Needs `pip install "burnish[quantize]"`."""
+    shard: Annotated[bool, BASE] = False
+    """Spread the base's layers over the processes of the run (FSDP2), so that each holds its part of them. For a base
+    that one device cannot hold: less memory, slower steps, the same results. One process holds everything anyway."""
+    shard_offload: Annotated[bool, BASE] = False
+    """Keep these parts in the machine's memory, and only the layer that computes on the GPU. Needs shard; slower
+    still."""
 
     # ---- prompts and generation
     chat_template: Annotated[bool, FIXED, BASE] = False
@@ -131,9 +137,14 @@ class ModelConfig(BaseModel):
 
     def broken_rules(self) -> list[str]:
         """Rules between keys that do not hold, each as a sentence. A stage with rules of its own adds them."""
+        broken = []
         if self.system_prompt is not None and not self.chat_template:
-            return ["system_prompt is part of a chat template; set chat_template: true, or leave it out"]
-        return []
+            broken.append("system_prompt is part of a chat template; set chat_template: true, or leave it out")
+        if self.shard and self.quantize is not None:
+            broken.append("shard does not go with quantize: FSDP cannot cut weights that are stored in fewer bits")
+        if self.shard_offload and not self.shard:
+            broken.append("shard_offload is about the parts of a sharded base; set shard: true, or leave it out")
+        return broken
 
 
 # Where pydantic's own words would mislead: what the key takes.

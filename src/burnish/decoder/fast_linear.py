@@ -20,7 +20,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from burnish.decoder.quantized import dense, is_plain, storage_of
+from burnish.decoder.quantized import dense, is_plain, is_sharded, storage_of
 
 # Up to this many rows (decoding) a CPU computes W x^T faster than x W^T: weights are streamed, not repacked. With 64
 # rows AVX2 still gains, but AVX512 loses (benchmarks/tricks.py).
@@ -45,7 +45,7 @@ def is_stored(module: Any) -> bool:
 
 
 def _is_plain_linear(module: Any) -> bool:
-    return type(module) is nn.Linear and is_plain(module.weight)
+    return type(module) is nn.Linear and (is_plain(module.weight) or is_sharded(module.weight))
 
 
 def times_weight(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -37,6 +37,11 @@ def is_plain(weight: Tensor) -> bool:
     return type(weight) in (Tensor, nn.Parameter)
 
 
+def is_sharded(weight: Tensor) -> bool:
+    """Whether this process has a part of it only; plain while it is put together (sharded.py)."""
+    return type(weight).__name__ == "DTensor"
+
+
 def dense(weight: Any, dtype: torch.dtype) -> Tensor:
     """The numbers of a weight whose storage is known, made anew; a plain weight itself.  -> [out, in]"""
     if is_plain(weight):

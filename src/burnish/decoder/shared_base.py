@@ -23,7 +23,7 @@ from burnish.decoder.base_identity import BaseIdentity, adapter_of
 from burnish.decoder.decoder import CannotWalkError, Decoder
 from burnish.decoder.key_values import FixedPrefix, GrowingCache, PromptCache, Reading, Recorder, side_by_side
 from burnish.decoder.model_cache import OwnState
-from burnish.decoder.quantized import is_plain
+from burnish.decoder.quantized import is_plain, is_sharded
 from burnish.decoder.shared_context import SharedContext
 from burnish.decoder.shared_prefix import SharedPrefix
 from burnish.decoder.whole_model import WholeModel
@@ -81,6 +81,11 @@ class SharedBase:
     @property
     def hidden_size(self) -> int:
         return self.decoder.hidden_size
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether its layers are spread over several processes."""
+        return any(is_sharded(weight) for weight in self.decoder.layers.parameters())
 
     @property
     def in_half_precision(self) -> bool:
@@ -153,6 +158,8 @@ class SharedBase:
         self._tuner_layers = [m for m in self.model.modules() if isinstance(m, BaseTunerLayer)]
         for layer in self._tuner_layers:
             fast_linear.adopt(layer)
+        for weight in self.adapter_parameters(name):
+            weight.data = weight.data.to(self.device)  # peft puts it where the layer's weights rest
         self._role_is_known = False  # grafting activates adapters behind our back
         self._activation_bytes = None
         layers = lora.layers_to_transform
@@ -274,6 +281,8 @@ class SharedBase:
 
         def keep(saved: Tensor) -> Tensor:
             storage = saved.untyped_storage()
+            if self.is_sharded and storage.data_ptr() not in kept:  # which layer is whole changes all the time
+                weights.update(w.untyped_storage().data_ptr() for w in self.model.parameters() if is_plain(w))
             if storage.data_ptr() not in weights:
                 kept[storage.data_ptr()] = storage.nbytes()
             return saved

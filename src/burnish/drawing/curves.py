@@ -15,6 +15,7 @@ CHARTS: dict[str, tuple[str, str]] = {
     "response_tokens": ("Response length", "tokens"),
     "clip_fraction": ("Clip fraction", "share of tokens"),
     "explained_variance": ("Explained variance", "share"),
+    "group_explained": ("Explained by the prompt's other responses", "share"),
     "approx_kl": ("Size of the update", "nats per token"),
     "policy_loss": ("Policy loss", ""),
     "value_loss": ("Value loss", ""),

@@ -9,6 +9,7 @@ import torch
 
 from burnish.decoder.base_identity import base_weights
 from burnish.decoder.memory import held_bytes
+from burnish.decoder.sharded import nbytes_here
 from burnish.models.role import ScalarModel
 from burnish.ppo.step_memory import GROWTH, HOLES, MEGABYTE, Work, sizes_of, work_of
 
@@ -43,7 +44,7 @@ def predicted_peak(trainer: PPOTrainer, prompts: Sequence[str]) -> float:
 
 
 def _roles(trainer: PPOTrainer) -> list[Row]:
-    base = sum(weight.nbytes for _, weight in base_weights(trainer.base.model))  # as they are stored
+    base = sum(nbytes_here(weight) for _, weight in base_weights(trainer.base.model))  # as they are stored
     has_sft = trainer.sft_model.adapter is not None
     rows: list[Row] = [
         ("base", base / MEGABYTE, "frozen, shared by every role" + ("" if has_sft else "; also the reference")),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from burnish.config import PPOConfig
 from burnish.decoder.head import CHUNK_BYTES
 from burnish.decoder.shared_base import PREFILL_TOKENS, SharedBase
+from burnish.processes import world
 
 MEGABYTE = 2**20
 HOLES = 1.2  # the next tensor does not always fit where the last one was: a fifth more than is in use, as measured
@@ -110,7 +111,8 @@ class Work:
 def work_of(base: BaseSizes, config: PPOConfig, prompt_lengths: list[int]) -> Work:
     """What steps on prompts of these lengths hold."""
     number = base.number_bytes
-    longest, batch, new = max(prompt_lengths), config.batch_size, config.max_new_tokens
+    batch = -(-config.batch_size // world.size())  # this process's share, rounded up
+    longest, new = max(prompt_lengths), config.max_new_tokens
     prefix = base.suffix_start(longest)
     suffix = longest - prefix + new - 1
     prompt_tokens = sum(prompt_lengths) if prefix else 0

@@ -18,56 +18,40 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from burnish import errors
-from burnish.errors import BurnishError, InputError, LostProcessError, StoppedError
+from burnish.errors import LostProcessError
+from burnish.processes import wire
+from burnish.processes.failures import described, error_of
+from burnish.processes.wire import all_again as all_again
+from burnish.processes.wire import alone as alone
+from burnish.processes.wire import are_to_come as are_to_come
+from burnish.processes.wire import take_seconds_waited as take_seconds_waited
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-PATIENCE_MINUTES = 30.0  # how long a process waits for the others, unless BURNISH_PATIENCE says otherwise
-
-
-@dataclass
-class _World:
-    rank: int = 0
-    size: int = 1
-    patience: float = PATIENCE_MINUTES
-    started: str | None = None
-    waited: float = 0.0
-
-
-_world = _World()
-_store: Any = None  # what all processes can write to, even if some are gone
 
 
 def rank() -> int:
     """Which process this is, from 0."""
-    return _world.rank
+    return wire.here.rank
 
 
 def size() -> int:
     """Of how many."""
-    return _world.size
+    return wire.here.size
 
 
 def is_first() -> bool:
     """Whether this is the process that reads and writes the run folder, and speaks to the user."""
-    return _world.rank == 0
-
-
-def are_to_come() -> bool:
-    """Whether a launcher (torchrun) has started this process as one of several."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ["WORLD_SIZE"]) > 1
+    return wire.here.rank == 0
 
 
 def time_of_start() -> str | None:
     """Of the launcher that started the first process among others: the same when it starts them anew. None without."""
-    return _world.started
+    return wire.here.started
 
 
 @contextmanager
@@ -76,85 +60,19 @@ def joined() -> Iterator[None]:
     if not are_to_come() or size() > 1:
         yield
         return
-    begin()
+    wire.begin()
     try:
+        wire.here.started = gather(_launch_time())[0]
         yield
+        wire.meet()  # others may still need what this process has
     finally:
-        end()
-
-
-def begin() -> None:
-    """Finds the others: gloo between CPUs, nccl between GPUs."""
-    global _world, _store
-    import torch
-    import torch.distributed as dist
-    from torch.distributed.rendezvous import rendezvous
-
-    patience = _patience()
-    has_gpu = torch.cuda.is_available()
-    if has_gpu:
-        _take_gpu(torch.cuda.device_count())
-    world = _World(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), patience)
-    timeout = timedelta(minutes=patience)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # what an earlier one has left is not for this one
-    with _sending(world):
-        store = dist.PrefixStore(f"burnish/{attempt}", next(rendezvous("env://", timeout=timeout))[0])
-        backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout)
-    _world, _store = world, store
-    _world.started = gather(_launch_time())[0]
-
-
-def _patience() -> float:
-    """How many minutes to wait for the others."""
-    given = os.environ.get("BURNISH_PATIENCE", str(PATIENCE_MINUTES))
-    try:
-        minutes = float(given)
-    except ValueError:
-        minutes = 0.0
-    if not 0 < minutes < 1e6:
-        raise InputError(f"BURNISH_PATIENCE is {given!r}; it is a number of minutes, such as 30")
-    return minutes
-
-
-def _take_gpu(count: int) -> None:
-    """Each process of a machine has a GPU of its own."""
-    import torch
-
-    local, here = (int(os.environ.get(name, n)) for name, n in (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")))
-    if here > count:
-        raise InputError(
-            f"{here} processes on this machine have {count} {'GPU' if count == 1 else 'GPUs'} between them; start as "
-            "many processes as there are GPUs, or hide these with CUDA_VISIBLE_DEVICES="
-        )
-    torch.cuda.set_device(local)
+        wire.end()
 
 
 def _launch_time() -> str:
     import psutil
 
     return time.strftime("%Y%m%d-%H%M%S", time.localtime(psutil.Process(os.getppid()).create_time()))
-
-
-def end() -> None:
-    """Alone again."""
-    global _world
-    import torch.distributed as dist
-
-    _world = _World()
-    with suppress(Exception):  # the others may have gone already
-        dist.destroy_process_group()
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """For work that one process does while the others wait: within it, there are no others."""
-    global _world
-    before, _world = _world, _World(started=_world.started)
-    try:
-        yield
-    finally:
-        _world = before
 
 
 # ------------------------------------------------------------------------------------------------------- shares
@@ -189,7 +107,7 @@ def gather(value: Any) -> list[Any]:
     text = bytearray(json.dumps(value).encode())
     lengths = [own[0] for own in gather_numbers([len(text)])]
     padded = torch.frombuffer(text.ljust(max(lengths)), dtype=torch.uint8)
-    texts = [bytes(own.numpy())[:length] for own, length in zip(_all(padded), lengths, strict=True)]
+    texts = [bytes(own.numpy())[:length] for own, length in zip(wire.from_all(padded), lengths, strict=True)]
     return [json.loads(own) for own in texts]
 
 
@@ -199,7 +117,7 @@ def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
         return [list(numbers)]
     import torch
 
-    return [own.tolist() for own in _all(torch.tensor(numbers, dtype=torch.int64))]
+    return [own.tolist() for own in wire.from_all(torch.tensor(numbers, dtype=torch.int64))]
 
 
 def largest(number: float) -> float:
@@ -233,36 +151,20 @@ def rows(own: Tensor | None) -> Tensor:
     padded = torch.zeros(widest, dtype=torch.uint8 if dtype == torch.bool else dtype, device=kind)
     if own is not None:
         padded[tuple(slice(n) for n in own.shape)] = own.to(padded.dtype)
-    whole = torch.cat([one[: shape[0]] for one, shape in zip(_all(padded), shapes, strict=True)])
+    whole = torch.cat([one[: shape[0]] for one, shape in zip(wire.from_all(padded), shapes, strict=True)])
     return whole.to(dtype)
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
     """Each becomes the sum of what all processes have of it."""
-    if size() == 1:
-        return
-    import torch
-    import torch.distributed as dist
-
-    for alike in _by_format(tensors):
-        flat = torch.cat([t.flatten() for t in alike])
-        with _sending(_world):
-            dist.all_reduce(flat)
-        _fill(alike, flat)
+    if size() > 1:
+        wire.add_up(tensors)
 
 
 def take_over(tensors: Sequence[Tensor]) -> None:
     """Each becomes what the first process has of it."""
-    if size() == 1:
-        return
-    import torch
-    import torch.distributed as dist
-
-    for alike in _by_format(tensors):
-        flat = torch.cat([t.flatten() for t in alike])
-        with _sending(_world):
-            dist.broadcast(flat, src=0)
-        _fill(alike, flat)
+    if size() > 1:
+        wire.take_over(tensors)
 
 
 def tensors_of_first(tensors: dict[str, Tensor] | None) -> dict[str, Tensor]:
@@ -301,7 +203,7 @@ def together() -> Iterator[None]:
             raise
         except Exception as error:
             failure = error
-    said = gather({"failure": _described(failure), "told": [str(one.message) for one in told]})
+    said = gather({"failure": described(failure), "told": [str(one.message) for one in told]})
     for sentence in (sentence for own in said for sentence in own["told"]) if is_first() else ():
         warnings.warn(sentence, stacklevel=3)
     failed = [n for n, own in enumerate(said) if own["failure"] is not None]
@@ -309,7 +211,7 @@ def together() -> Iterator[None]:
     if failed:
         if failed[0] == rank() and failure is not None:
             raise failure
-        raise _error(said[failed[0]]["failure"], failed[0])
+        raise error_of(said[failed[0]]["failure"], failed[0])
 
 
 class AbandonedError(Exception):
@@ -332,83 +234,8 @@ def is_told_here(sentence: str, if_in_doubt: bool = True) -> bool:
     """Whether this process tells the user: what several know of is told by the first that asks. They cannot be sure if
     the process that keeps their store (without torchrun, the first) is gone.
     """
-    if _store is None:
+    if wire.store is None:
         return True
     with suppress(Exception):
-        return _store.add(f"told/{hashlib.sha256(sentence.encode()).hexdigest()}", 1) == 1
+        return wire.store.add(f"told/{hashlib.sha256(sentence.encode()).hexdigest()}", 1) == 1
     return if_in_doubt
-
-
-def take_seconds_waited() -> float:
-    """Time spent on waiting for the others, and on sending, since this was asked last."""
-    waited, _world.waited = _world.waited, 0.0
-    return waited
-
-
-# ------------------------------------------------------------------------------------------------------ the wire
-
-
-@contextmanager
-def _sending(world: _World) -> Iterator[None]:
-    started = time.perf_counter()
-    try:
-        yield
-    except RuntimeError as error:  # gloo and nccl have no other
-        raise LostProcessError(
-            f"another process of this run has ended, or has not answered for {world.patience:g} minutes"
-        ) from error
-    finally:
-        world.waited += time.perf_counter() - started
-
-
-def _all(own: Tensor) -> list[Tensor]:
-    import torch
-    import torch.distributed as dist
-
-    everyone = [torch.empty_like(own) for _ in range(size())]
-    with _sending(_world):
-        dist.all_gather(everyone, own)
-    return everyone
-
-
-def _by_format(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Those that can be sent as one."""
-    alike: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-    return list(alike.values())
-
-
-def _fill(tensors: Sequence[Tensor], flat: Tensor) -> None:
-    import torch
-
-    with torch.no_grad():
-        for tensor, values in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(values.view_as(tensor))
-
-
-def _described(error: Exception | None) -> dict[str, Any] | None:
-    if error is None:
-        return None
-    kind, told = type(error).__name__, str(error)
-    more = {name: getattr(error, name, None) for name in ("exit_code", "step", "errno", "strerror")}
-    more["filename"] = str(error.filename) if isinstance(error, OSError) and error.filename is not None else None
-    about = {"is_ours": isinstance(error, BurnishError), "is_memory": errors.is_out_of_memory(error)}
-    return {"kind": kind, "kinds": [own.__name__ for own in type(error).__mro__], "told": told} | about | more
-
-
-def _error(described: dict[str, Any], where: int) -> Exception:
-    """The error of another process, as one's own."""
-    if not described["is_ours"] and described["errno"] is not None:
-        return OSError(described["errno"], described["strerror"], described["filename"])
-    if not described["is_ours"] and described["is_memory"]:
-        return MemoryError(described["told"])
-    if not described["is_ours"]:
-        return BurnishError(f"process {where} failed with {described['kind']}: {described['told']}")
-    kind = next(getattr(errors, name) for name in described["kinds"] if hasattr(errors, name))
-    if issubclass(kind, StoppedError):
-        return kind(described["told"], described["exit_code"])
-    error = kind.__new__(kind)
-    Exception.__init__(error, described["told"])
-    error.__dict__ |= {"exit_code": described["exit_code"], "step": described["step"], "sa_pairs": None}
-    return error

@@ -16,15 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from burnish.errors import InputError
-
-
-def to_disk(path: Path) -> None:
-    """Returns when what was written to a file or folder would survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+from burnish.system.files import open_no_link, replace, to_disk
 
 
 def folder_to_disk(folder: Path) -> None:
@@ -41,10 +33,10 @@ def write_whole(path: Path, text: str) -> None:
     """The file is there completely, on the disk, or as it was before."""
     scratch = path.with_name(f".writing-{path.name}")
     scratch.unlink(missing_ok=True)  # of a process that was killed; a link is removed, not what it leads to
-    with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
+    with open(scratch, "x", encoding="utf-8", newline="\n", opener=without_links) as out:
         out.write(text)
     to_disk(scratch)
-    scratch.replace(path)
+    replace(scratch, path)
     to_disk(path.parent)
 
 
@@ -93,7 +85,7 @@ def refuse_links(folder: Path) -> None:
 def without_links(path: str, flags: int) -> int:
     """An opener for `open`: a link is refused even if it came after `inside` had looked."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+        return open_no_link(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise InputError(_is_a_link(Path(path))) from None

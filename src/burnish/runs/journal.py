@@ -21,6 +21,7 @@ import psutil
 from burnish.errors import BurnishError, InputError, LockedError
 from burnish.runs.disk import without_links
 from burnish.runs.run import Run
+from burnish.system.files import replace
 from burnish.text import without_secrets
 
 JOURNAL, NOW = "journal.jsonl", "now.json"
@@ -57,7 +58,7 @@ class Journal:
             scratch.unlink(missing_ok=True)
             with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
                 json.dump(without_secrets(now), out)
-            scratch.replace(self.run.path(NOW))
+            replace(scratch, self.run.path(NOW))
 
     @property
     def asks_to_stop(self) -> bool:

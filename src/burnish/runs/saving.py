@@ -30,6 +30,7 @@ from burnish.runs.checkpoints import Checkpoints, State
 from burnish.runs.disk import free_space
 from burnish.runs.journal import Journal
 from burnish.runs.kept import keep
+from burnish.runs.log import keep_log
 from burnish.runs.run import Run
 from burnish.runs.same_run import Now, Then, may_resume
 from burnish.runs.stop import StopSignals, request_name, stop_signals
@@ -120,6 +121,7 @@ class Saving:
         self.run.forget_after(kept_up_to)
         self.run.begin(self.config)
         self.journal.begin(step or 0)
+        keep_log(self.run)
         if self.stop.exit_code is not None:  # asked for while the model was loaded
             self.journal.told_to_stop(request_name(self.stop.exit_code - 128))
 

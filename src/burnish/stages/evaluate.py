@@ -56,6 +56,12 @@ def evaluate_run(
     return verdict
 
 
+def told_verdict(folder: str) -> dict[str, Any]:
+    """What verdict.json has, less the measurements that it was made from."""
+    known = Run.open(folder).read("verdict.json")
+    return {"run": folder} | {key: value for key, value in known.items() if key != "evaluations"}
+
+
 def count_choices(run: Run) -> None:
     """The verdict again, with what people have said since. Nothing is measured anew, and no data is read."""
     with run.lock():

@@ -137,9 +137,9 @@ def generate_beside_start(
     seed: int,
     trust: bool = False,
     step: int | None = None,
-) -> None:
+) -> list[dict[str, str]]:
     """Answers each prompt as the run started, as it ended, and as the checkpoint of `step` has it, if one is named;
-    `trust` as in `speakers_of`.
+    `trust` as in `speakers_of`. Gives them by the speaker's name.
     """
     speakers = speakers_of(console, run_folder, max_new_tokens, trust)
     names = [*speakers.adapters, *([] if step is None else [f"step {step}"])]
@@ -158,6 +158,10 @@ def generate_beside_start(
             column.ratio = 1
         table.add_row(*(plain(text.strip()) for text in both))
         console.print(table)
+    return [
+        {"prompt": prompt} | dict(zip(names, both, strict=True))
+        for prompt, *both in zip(prompts, *answers, strict=True)
+    ]
 
 
 def _sft_folder(console: Console, run: Run, named: str | None) -> Path | None:

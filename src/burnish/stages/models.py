@@ -28,8 +28,10 @@ FEW_LAYERS, FEW_TOKENS, FEW_EXPERTS = 2, 512, 4
 USUAL_PROMPT, MANY_PROMPTS = 256, 1000  # tokens, and how many that may come back
 
 
-def describe(console: Console, model_name: str) -> None:
-    """Its family, size and context; what of its work is shared; where adapters go; what a PPO step will take."""
+def describe(console: Console, model_name: str) -> dict[str, Any]:
+    """Its family, size and context; what of its work is shared; where adapters go; what a PPO step will take: shown,
+    and given.
+    """
     config = PPOConfig(model_name=model_name)
     model_config = load_model_config(config)
     dtype = choose_dtype(config.dtype, choose_device(config.device))
@@ -43,24 +45,40 @@ def describe(console: Console, model_name: str) -> None:
     layers = layers_of(whole.get_decoder())
     few = of_few_layers(model_config)
     decoder, why_not = _decoder_of(few)
-    rows = {
+    facts: dict[str, Any] = {
+        "model": model_name,
         "family": model_config.model_type,
-        "parameters": f"{count / 1e6:,.0f} million in {len(layers)} layers",
-        "base in memory": f"{megabytes(count * dtype.itemsize)} as {str(dtype).removeprefix('torch.')}, for all roles",
+        "parameters": count,
+        "layers": len(layers),
+        "base_bytes": count * dtype.itemsize,
+        "dtype": str(dtype).removeprefix("torch."),
         "quantised": _quantised(layers, count, dtype, stored_by(model_config)),
-        "context": f"{context_length(model_config):,} tokens",
-        "work shared": _sharing(decoder) if decoder else f"not known before it is loaded ({why_not})",
-        "adapters on": ", ".join(adaptable(layers, model_config.model_type)),
+        "context": context_length(model_config),
+        "work_shared": _sharing(decoder) if decoder else f"not known before it is loaded ({why_not})",
+        "adapters_on": list(adaptable(layers, model_config.model_type)),
+        "not_adapted": list(unreachable(layers)),
     }
-    missed = unreachable(layers)
-    if missed:
-        rows["not adapted"] = f"{', '.join(missed)} (peft cannot reach them)"
+    rows = {
+        "family": facts["family"],
+        "parameters": f"{count / 1e6:,.0f} million in {len(layers)} layers",
+        "base in memory": f"{megabytes(facts['base_bytes'])} as {facts['dtype']}, for all roles",
+        "quantised": facts["quantised"],
+        "context": f"{facts['context']:,} tokens",
+        "work shared": facts["work_shared"],
+        "adapters on": ", ".join(facts["adapters_on"]),
+    }
+    if facts["not_adapted"]:
+        rows["not adapted"] = f"{', '.join(facts['not_adapted'])} (peft cannot reach them)"
     if decoder is not None and choose_device(config.device).type == "cpu":
         scope = config.adapter_scope if decoder.shares_prompts else "sequence"
         del decoder
-        rows["a PPO step"] = _peak(config, whole, few, scope, count * dtype.itemsize, dtype)
+        facts["peak_bytes"] = peak = _peak(config, whole, few, scope, facts["base_bytes"], dtype)
+        setting = f"{config.batch_size} responses of {config.max_new_tokens} tokens to prompts of {USUAL_PROMPT}"
+        told = f"{megabytes(peak)} at its peak, predicted for the defaults: {setting}" if peak else "not known yet"
+        rows["a PPO step"] = told
     for name, value in rows.items():
         console.print(plain(f"{name:16}{value}"), highlight=False, soft_wrap=True)
+    return facts
 
 
 def _quantised(layers: nn.ModuleList, count: int, dtype: torch.dtype, stored: str) -> str:
@@ -114,22 +132,22 @@ def _sharing(decoder: Decoder | WholeModel) -> str:
     return f"nothing, so it is slower; adapter_scope: sequence only, because {decoder.reason}"
 
 
-def _peak(config: PPOConfig, whole: Any, few: Any, scope: str, base_bytes: float, dtype: torch.dtype) -> str:
-    """The predicted peak of a step with everything as the defaults have it, this process and its libraries included."""
+def _peak(config: PPOConfig, whole: Any, few: Any, scope: str, base_bytes: int, dtype: torch.dtype) -> int | None:
+    """The predicted peak of a step with everything as the defaults have it, this process and its libraries included;
+    None where the model has to be loaded to know it.
+    """
     family, layers = whole.config.model_type, layers_of(whole.get_decoder())
     vocabulary = whole.get_output_embeddings().weight.shape[0]
     try:
         sizes = sizes_from_few(config, few, scope, len(layers)).in_numbers(vocabulary, dtype.itemsize)
-    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
-        return f"not known before it is loaded ({str(error).splitlines()[0]})"
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, IndexError):
+        return None
     adapted = get_peft_model(whole, lora_config(config, layers, family))  # of no memory, as the model itself
     adapters = 2 * sum(p.numel() * 4 for name, p in adapted.named_parameters() if "lora_" in name)  # policy and value
     work = work_of(sizes, config, [USUAL_PROMPT] * MANY_PROMPTS)
     give_back()
     held = held_bytes() + base_bytes + adapters
-    peak = held + HOLES * (GROWTH * adapters + work.prompts + work.largest_phase)
-    setting = f"{config.batch_size} responses of {config.max_new_tokens} tokens to prompts of {USUAL_PROMPT}"
-    return f"{megabytes(peak)} at its peak, predicted for the defaults: {setting}"
+    return round(held + HOLES * (GROWTH * adapters + work.prompts + work.largest_phase))
 
 
 def sizes_from_few(config: PPOConfig, few: Any, scope: str, num_layers: int) -> BaseSizes:

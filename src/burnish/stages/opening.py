@@ -75,6 +75,8 @@ def opened(
         say_finished(console, run)
         yield run, None
         return
+    if config.shard and world.size() == 1:
+        console.print("shard: true changes nothing here: one process holds the whole base.", highlight=False)
     was_complete = run.is_complete
     with world.together(), world.alone():  # each by itself, and all or none
         check(data)
