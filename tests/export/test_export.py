@@ -123,11 +123,12 @@ def test_a_response_scope_adapter_becomes_an_ordinary_lora_that_can_be_merged(pl
     assert {"mean", "half_interval_95"} == {*taught["reward_before"]} == {*taught["reward_after"]}
     assert "KL of the trained model to this LoRA" in (tmp_path / "lora/README.md").read_text()
     assert found.facts["compared"]["num_equal"] == 8  # by peft
-    assert "alora_invocation_tokens" not in json.loads((tmp_path / "lora/adapter_config.json").read_text())
+    assert not json.loads((tmp_path / "lora/adapter_config.json").read_text()).get("alora_invocation_tokens")
     assert not [*(tmp_path / "lora").glob(".*")]
     merged = made(response_run, "merged", output=str(tmp_path / "merged"), lora=str(tmp_path / "lora"))
     assert merged.facts["compared"]["num_equal"] == 8
     assert merged.facts["adapter_scope"] == "sequence"
+    assert merged.facts["distilled"] == taught
 
 
 def test_an_ordinary_lora_that_stays_far_is_not_kept(response_run, tmp_path, monkeypatch):

@@ -55,5 +55,5 @@ def test_a_modelfile_has_the_template_the_settings_and_files_that_llama_cpp_take
         'TEMPLATE """{{- range .Messages }}<|im_start|>{{ .Role }}',
     ]
     assert 'SYSTEM """Be brief."""' in lines
-    assert {"PARAMETER temperature 0.7", "PARAMETER top_k 40", "PARAMETER top_p 1.0"} <= {*lines}
+    assert {"PARAMETER temperature 0.7", "PARAMETER top_k 40", "PARAMETER num_predict 12"} <= {*lines}
     assert f"PARAMETER stop {json.dumps('<|im_end|>')}" in lines
