@@ -44,6 +44,7 @@ def listen(host: str, ports: Sequence[int]) -> socket.socket:
                 continue
             told = error.strerror or error
             raise InputError(f"cannot listen on {host} port {number}: {told}; choose another with --port") from None
+        listening.listen(MOST_CONNECTIONS)  # who asks as soon as the address is printed waits, and is not refused
         return listening
     raise AssertionError("a port is found or refused")
 
