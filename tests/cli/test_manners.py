@@ -20,7 +20,7 @@ from burnish.runs import log
 from burnish.runs.run import Run
 from failures import make_workplace
 
-WITHOUT_JSON = {*"init demo pipeline sft reward train resume page push export serve chat".split()}
+WITHOUT_JSON = {*"init demo pipeline sft reward train resume page serve chat".split()}
 """Commands that make something or talk, and report in the run folder."""
 
 

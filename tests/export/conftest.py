@@ -1,21 +1,15 @@
 """Finished runs of a tiny model, in both scopes: what every form of export begins with."""
 
 import json
-from io import StringIO
 
 import pytest
-import torch
-from rich.console import Console
-from safetensors.torch import load_file, save_file
+from runs_to_export import trained
 from tiny_gguf import write_tiny_gguf
-
-from burnish.config import TrainConfig
-from burnish.stages.stage import STAGES
 
 WORDS = "fox dog cat cow hen owl bee ant elk emu yak eel".split()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A tiny base as a GGUF file, which every form can be made from, and prompts."""
     folder = tmp_path_factory.mktemp("exports")
@@ -27,41 +21,11 @@ def place(tmp_path_factory):
         yield folder
 
 
-def trained(place, name, by=0.2, **changes):
-    """A short run, after which the adapter is made to matter: its weights are moved by random numbers."""
-    torch.set_num_threads(1)
-    settings = {
-        "model_name": str(place / "base.gguf"),
-        "prompts": str(place / "prompts.jsonl"),
-        "run_dir": str(place / "runs"),
-        "run_name": name,
-        "reward": "repetition",
-        "lora_r": 4,
-        "lora_alpha": 8,
-        "batch_size": 8,
-        "steps": 2,
-        "epochs": 1,
-        "best_of": 1,
-        "num_eval_prompts": 8,
-        "max_new_tokens": 8,
-        "max_kl": None,
-        "chat_template": True,
-        "system_prompt": "Be brief.",
-    }
-    STAGES["ppo"].run(TrainConfig(**settings | changes), Console(file=StringIO()))
-    run = place / "runs" / name
-    weights = load_file(run / "adapters/policy/adapter_model.safetensors")
-    generator = torch.Generator().manual_seed(1)
-    moved = {k: v + by * torch.randn(v.shape, generator=generator) for k, v in weights.items()}
-    save_file(moved, run / "adapters/policy/adapter_model.safetensors", metadata={"format": "pt"})
-    return run
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sequence_run(place):
     return trained(place, "sequence", adapter_scope="sequence")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def response_run(place):
     return trained(place, "response")

@@ -2,16 +2,22 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from burnish.decoder.shared_base import SharedBase
+from burnish.models.policy_model import PolicyModel
+from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
 from burnish.serving.answer import Question
 from burnish.serving.engine import BusyError, Engine, Limits
+from families import family_model
 from talkers import GREEDY, Heard, served_run, texts_of, tiny_run, together
+from tiny import tiny_tokenizer
 
 PROMPTS = ["a:", "hello there:", "the quick brown fox jumps over it:", "x y:", "why not, then, after all this:", "go:"]
 
@@ -197,3 +203,17 @@ def until(condition):
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)
     assert condition()
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt2", "lfm2", "mamba"])
+def test_other_families_are_answered_as_they_are_alone(family):
+    """Windows, a model called as a whole, states beside keys and values, and a state of its own."""
+    base = SharedBase(family_model(family), tiny_tokenizer(), scope="sequence", prompt_cache_bytes=2**20)
+    engine, tokenizer = Engine(base, Limits()), base.tokenizer
+    asked = [Question(None, tokenizer(p)["input_ids"], 8 + 6 * n, GREEDY) for n, p in enumerate(PROMPTS[:4])]
+    speaker = PolicyModel(base, None)
+    rollouts = [LocalEngine().generate(speaker, [q.prompt], q.max_tokens, GREEDY) for q in asked]
+    expected = [tokenizer.decode(r.action[0], skip_special_tokens=True) for r in rollouts]
+    assert together(engine, asked) == expected
+    assert texts_of(engine, [replace(asked[0], num_answers=2)]) == [expected[0]] * 2
+    engine.close()

@@ -284,7 +284,7 @@ def test_chats_that_cannot_be_read_are_refused(ai, chat_ai):
         chat_ai.chat.completions.create(model="chats", messages=hi, tools=[{"type": "function"}])
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"model": 1}', b"[" * 100_000])
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"model": 1}', b"[" * 100_000, b'"\\ud800"'])
 def test_a_body_that_is_no_request_is_told_so(texts, body):
     status, _, answer = raw(texts, "/v1/completions", body)
     assert (status, json.loads(answer)["error"]["type"]) == (400, "invalid_request_error")

@@ -14,7 +14,6 @@ import burnish
 from burnish.system import files, locks
 from burnish.system.pipes import PolledPipes, ThreadedPipes
 from burnish.system.time_limit import _by_the_clock, time_limit
-from tiny import tiny_model, tiny_tokenizer
 
 PACKAGE = Path(burnish.__file__).parent
 UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix"}
@@ -35,6 +34,8 @@ def test_only_the_room_for_it_knows_what_not_all_systems_have():
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
+    from tiny import tiny_model, tiny_tokenizer
+
     folder = tmp_path_factory.mktemp("work")
     tiny_model().save_pretrained(folder / "model")
     tiny_tokenizer().save_pretrained(folder / "model")

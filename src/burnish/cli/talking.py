@@ -43,3 +43,20 @@ def serve(
 
     limits = Limits(max_requests, max_batch, cache_mb, timeout)
     serve_run(console, run, Where(host, port, token_env), limits, trust)
+
+
+@app.command(rich_help_panel=PANEL)
+def chat(
+    run: SpeakingRun,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="everything random follows from it")] = 0,
+    trust: Trust = False,
+) -> None:
+    """Talk to start and tuned model, side by side; from a pipe, each line is answered."""
+    from burnish.runs.run import Run
+    from burnish.show.terminal import starting
+
+    Run.open(run)  # one that does not exist is reported at once
+    with starting(console):
+        from burnish.serving.chat import chat as chat_with
+
+    chat_with(console, run, seed, trust)

@@ -87,6 +87,8 @@ def licence_of(config: ModelConfig) -> str | None:
 def _what_it_is(source: Source) -> str:
     how = "supervised fine-tuning" if source.run.stage == "sft" else "reinforcement learning (PPO or a relative of it)"
     text = f"A LoRA on {public_name(source.config)}, trained with {how} by burnish."
+    if source.distilled:
+        text += " What is here is an ordinary LoRA that was distilled from it."
     if source.config.model_name == EMBEDDED_NAME:
         text += (
             f" The base has the weights of {ORIGIN[EMBEDDED_NAME]} as rounded to 4 bits in the Python package "

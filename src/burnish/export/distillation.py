@@ -25,24 +25,29 @@ from burnish.rollout.sampling import Sampler
 from burnish.sa_pairs.table import SAPairs
 
 LEARNING_RATE = 5e-4
-BATCH_SIZE = 16  # answers of an update
-ROUND = 2  # batches that are drawn at once, and each learned from
+BATCH_SIZE = 8  # answers of an update: each is read with its whole prompt
+ROUND = 4  # batches that are drawn at once, and each learned from
 EPOCHS = 2  # times
-MEASURE_EVERY = 20  # updates
+MEASURE_EVERY = 10  # updates
+WARMUP = 10  # updates
 BETTER = 0.02  # of the KL so far: a fall by less is none
-HALVINGS = 3  # of the learning rate, each when the held-out KL falls no more; then it ends
-MOST_UPDATES = 400
+HALVINGS = 2  # of the learning rate, each when the held-out KL falls no more; then it ends
+MOST_UPDATES = 120
 DRAWN_WITH_SEED = 30_000  # far from training's
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """An answer of the teacher's, and what it would have said at each of its tokens."""
+class Lessons:
+    """Answers of the teacher's, and what it would have said at each of their tokens."""
 
-    prompt: list[int]
-    answer: list[int]
+    pairs: SAPairs
+    """With what the layers below the adapters make of them: computed once, however often they are learned from."""
     states: Tensor
-    """[T, H] ready for the head."""
+    """[B, T, H] ready for the head."""
+
+    def select(self, rows: Sequence[int]) -> Lessons:
+        pairs = self.pairs.select(rows)
+        return Lessons(pairs, self.states[list(rows), : pairs.mask.shape[1]])
 
 
 @dataclass(frozen=True)
@@ -85,26 +90,28 @@ class Distillation:
             for own, taught in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
                 own.copy_(taught)
 
-    def lessons(self, prompts: Sequence[list[int]]) -> list[Lesson]:
+    def lessons(self, prompts: Sequence[list[int]]) -> Lessons:
         """The teacher answers each prompt once, as in training."""
         with acting_on(self.base, "response"):
             rollout = LocalEngine().generate(
                 self.teacher, prompts, self.config.max_new_tokens, self.sampler, self.generator
             )
         assert rollout.states is not None
-        rows = zip(prompts, rollout.action, rollout.mask, rollout.states, strict=True)
-        return [Lesson(prompt, answer[own].tolist(), states[own]) for prompt, answer, own, states in rows]
+        pairs = SAPairs(rollout.mask, {"action": rollout.action}, rollout.prompt_ids, rollout.prompt_mask)
+        with acting_on(self.base, "sequence"):
+            return Lessons(self.student.adopt(pairs), rollout.states)
 
-    def kl(self, lessons: Sequence[Lesson], student: PolicyModel | None = None) -> float:
+    def kl(self, lessons: Lessons, student: PolicyModel | None = None) -> float:
         """Mean over all tokens."""
         with acting_on(self.base, "sequence"):
-            measured = self.updates.measure(self._batch(lessons), lambda some: self._loss_of(some, student))
+            batch = self._batch(lessons, range(len(lessons.states)))
+            measured = self.updates.measure(batch, lambda some: self._loss_of(some, student))
         return measured["kl"]
 
     def learn(
         self,
         prompts: Sequence[list[int]],
-        held_out: Sequence[Lesson],
+        held_out: Lessons,
         most_updates: int = MOST_UPDATES,
         on_measure: Callable[[int, float], None] = lambda update, kl: None,
     ) -> Learned:
@@ -114,7 +121,7 @@ class Distillation:
         on_measure(0, best)
         for done, batch in enumerate(self._batches(prompts, most_updates), 1):
             with acting_on(self.base, "sequence"):
-                self.updates.set_learning_rate(factor * min(1.0, done / 10))
+                self.updates.set_learning_rate(factor * min(1.0, done / WARMUP))
                 self.updates.gradients(batch, self._loss_of)
                 self.updates.apply()
             if done % MEASURE_EVERY and done < most_updates:
@@ -137,33 +144,36 @@ class Distillation:
     def _weights(self) -> list[Tensor]:
         return [p.detach().clone() for p in self.student.parameters()]
 
-    def _batches(self, prompts: Sequence[list[int]], count: int) -> Iterator[Batch[list[Lesson]]]:
+    def _batches(self, prompts: Sequence[list[int]], count: int) -> Iterator[Batch[Lessons]]:
         """New answers to shuffled prompts, each learned from in several batches."""
-        made = 0
-        order: list[int] = []
-        while made < count:
+        made, order = 0, self._shuffled(len(prompts))
+        while True:
             while len(order) < BATCH_SIZE * ROUND:
-                order += torch.randperm(len(prompts), generator=self.generator, device=self.base.device).tolist()
+                order += self._shuffled(len(prompts))
             drawn, order = order[: BATCH_SIZE * ROUND], order[BATCH_SIZE * ROUND :]
             lessons = self.lessons([prompts[n] for n in drawn])
             for _ in range(EPOCHS):
-                mixed = torch.randperm(len(lessons), generator=self.generator, device=self.base.device).tolist()
+                mixed = self._shuffled(len(drawn))
                 for first in range(0, len(mixed), BATCH_SIZE):
-                    yield self._batch([lessons[n] for n in mixed[first : first + BATCH_SIZE]])
-                    made += 1
                     if made == count:
                         return
+                    yield self._batch(lessons, mixed[first : first + BATCH_SIZE])
+                    made += 1
 
-    def _batch(self, lessons: Sequence[Lesson]) -> Batch[list[Lesson]]:
+    def _shuffled(self, count: int) -> list[int]:
+        return torch.randperm(count, generator=self.generator, device=self.base.device).tolist()
+
+    def _batch(self, lessons: Lessons, rows: Sequence[int]) -> Batch[Lessons]:
+        assert lessons.pairs.prompt_mask is not None
+        prompts, answers = lessons.pairs.prompt_mask.sum(1).tolist(), lessons.pairs.lengths.tolist()
         with acting_on(self.base, "sequence"):
-            sizes = [self.base.pass_sizes(len(own.prompt), len(own.answer)) for own in lessons]
-        items = Items(sizes, lambda chosen: [lessons[n] for n in chosen], lambda n: f"the teacher's answer {n + 1}")
-        return Batch([items], sum(len(own.answer) for own in lessons))
+            sizes = [self.base.pass_sizes(prompts[n], answers[n]) for n in rows]
+        items = Items(sizes, lambda chosen: lessons.select([rows[n] for n in chosen]), lambda n: f"answer {n + 1}")
+        return Batch([items], sum(answers[n] for n in rows))
 
-    def _loss_of(self, lessons: Sequence[Lesson], student: PolicyModel | None = None) -> tuple[Tensor, Sums]:
-        prompts, answers = [own.prompt for own in lessons], [own.answer for own in lessons]
-        pairs = SAPairs.of_tokens(prompts, answers, self.base.device)
-        states = (student or self.student).states(pairs)[pairs.mask]  # [N, H]
-        taught = torch.cat([own.states for own in lessons])
-        loss = kl_from_states(states, taught, self.base.output, self.config.temperature).sum()
+    def _loss_of(self, lessons: Lessons, student: PolicyModel | None = None) -> tuple[Tensor, Sums]:
+        mask = lessons.pairs.mask
+        states = (student or self.student).states(lessons.pairs)  # [B, T, H]
+        taught = lessons.states[mask]  # [N, H]
+        loss = kl_from_states(states[mask], taught, self.base.output, self.config.temperature).sum()
         return loss, {"kl": (loss.detach(), len(taught))}

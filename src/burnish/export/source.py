@@ -52,7 +52,10 @@ class Source:
         for prompt, ids in zip(self.prompts, encoded, strict=True):
             if ids[len(ids) - len(invocation) :] != invocation:
                 ending = self.base.tokenizer.decode(invocation)
-                raise InputError(f"the adapter begins to act at {ending!r}, and a prompt ends in {prompt[-40:]!r}")
+                raise InputError(
+                    f"the adapter begins to act at {ending!r}, and a prompt to try it with ends in {prompt[-40:]!r}; "
+                    "give some that end in it: --prompt"
+                )
         object.__setattr__(self, "encoded", encoded)
 
     @property

@@ -14,6 +14,7 @@ from burnish.serving.spoken import Spoken
 
 MIXED = 0x9E3779B97F4A7C15  # an odd number without a pattern: the seeds of one question lie far from each other
 LARGEST_SEED = 2**63
+IMPOSSIBLE = -9999.0  # stands for minus infinity, which JSON has not
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Answer:
         return self._generator
 
     def _told(self, token: int, logits: Tensor) -> Told:
-        logprob = logits[0].float().log_softmax(-1)
+        logprob = logits[0].float().log_softmax(-1).clamp(min=IMPOSSIBLE)
         values, ids = logprob.topk(min(self.question.top_logprobs or 0, len(logprob)))
         likeliest = list(zip(ids.tolist(), values.tolist(), strict=True))
         return Told(token, float(logprob[token]), likeliest, len(self._spoken.whole))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.applications import Starlette
@@ -66,8 +66,9 @@ class _Server:
         async def answer(request: Request) -> Response:
             try:
                 values = json.loads(await request.body())
-            except (ValueError, RecursionError):  # text that is no UTF-8 among them; brackets without end
-                raise RefusedError("the body is not JSON") from None
+                json.dumps(values, ensure_ascii=False).encode()  # half characters are no text
+            except (ValueError, RecursionError):  # what is not UTF-8 is among them, and brackets without end
+                raise RefusedError("the body is not JSON in UTF-8") from None
             except ClientDisconnect:
                 return Response(status_code=499)
             limits = self.engine.limits
@@ -92,7 +93,8 @@ class _Listener:
         loop = asyncio.get_running_loop()
 
         def tell(piece: Piece) -> None:
-            loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+            with suppress(RuntimeError):  # the server has ended before its answers
+                loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
 
         try:
             self.job: Job = engine.ask(asked.questions, tell)

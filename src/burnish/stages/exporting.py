@@ -18,7 +18,7 @@ from burnish.export import consumers
 from burnish.export.adapter import write_adapter
 from burnish.export.card import write_card
 from burnish.export.conversion import gguf_adapter, gguf_model, why_no_model
-from burnish.export.exported import Exported, write_facts, written_whole
+from burnish.export.exported import FACTS, Exported, read_facts, write_facts, written_whole
 from burnish.export.merged import refuse_unmergeable, write_merged
 from burnish.export.ollama import ADAPTER, BASE, write_modelfile
 from burnish.export.same_answers import Sameness, compare, refuse_wrong
@@ -45,7 +45,9 @@ def export_to(console: Console, wish: Wish, run: Run, adapter: Path, output: Pat
 def _loaded(console: Console, wish: Wish, run: Run, adapter: Path) -> Work:
     source = load_source(console, wish, run, adapter)
     with terminal.busy(console, f"burnish answers {len(source.prompts)} prompts"):
-        return Work(console, wish, source, source.answers())
+        own = source.answers()
+    taught = read_facts(adapter) if wish.lora is not None and (adapter / FACTS).is_file() else {}
+    return Work(console, wish, source, own, {key: taught[key] for key in ("distilled",) if key in taught})
 
 
 def _distilled(console: Console, wish: Wish, run: Run, folder: Path) -> Work:
