@@ -14,6 +14,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,45 @@ def kills(fork_server: ForkServer, folder: Path, count: int) -> dict[str, int]:
         mismatches += state_hash(run) != state_hash(wholes[seed]) or log_of(run) != log_of(wholes[seed])
         shutil.rmtree(run)
     return {"kills": hits.total(), "inside_saves": hits["save"], "mismatches": mismatches}
+
+
+def kills_of_two(fork_server: ForkServer, folder: Path, count: int, *settings: str) -> dict[str, int]:
+    """Runs of two processes, either of which is killed at any moment: resumed by two, they end as if nothing had
+    happened. The other one ends by itself, with a sentence.
+    """
+    draw, hits, mismatches, tracebacks, number = random.Random(4), 0, 0, 0, 0
+    arguments, name = ("train", "config.yaml", *settings), "-".join(["two", *settings]).replace("=", "-")
+    started = time.monotonic()
+    outcomes = _two(fork_server, folder, *arguments, f"run_name={name}-whole")
+    assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+    whole, seconds = folder / "runs" / f"{name}-whole", time.monotonic() - started
+    while hits < count:
+        run = folder / "runs" / f"{name}-killed-{number}"
+        number += 1
+        for _ in range(min(KILLS_PER_RUN, count - hits)):
+            kill = draw.randrange(2), draw.uniform(0.1, 0.9) * seconds
+            outcomes = _two(fork_server, folder, *arguments, f"run_name={run.name}", kill=kill)
+            hits += -signal.SIGKILL in [outcome.code for outcome in outcomes]
+            tracebacks += sum("Traceback" in outcome.text for outcome in outcomes)
+        outcomes = _two(fork_server, folder, *arguments, f"run_name={run.name}")
+        assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
+        mismatches += state_hash(run) != state_hash(whole) or log_of(run) != log_of(whole)
+        shutil.rmtree(run)
+    return {"kills": hits, "mismatches": mismatches, "tracebacks": tracebacks}
+
+
+def _two(fork_server: ForkServer, folder: Path, *arguments: str, kill: tuple[int, float] | None = None) -> list[Any]:
+    """How two processes of a command ended; `kill` is which of them dies, and after how many seconds."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "BURNISH_PATIENCE": "2"}
+    pids = [fork_server.start(folder, *arguments, environment=world | {"RANK": str(rank)}) for rank in range(2)]
+    if kill is not None:
+        which, seconds = kill
+        time.sleep(seconds)
+        os.kill(pids[which], signal.SIGKILL)  # if it has ended, it is still there to be waited for
+    return [fork_server.wait(pid) for pid in pids]
 
 
 def embedded_kills(folder: Path, count: int) -> dict[str, Any]:
@@ -164,6 +204,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--embedded-kills", type=int, default=5)
+    parser.add_argument("--kills-of-two", type=int, default=20)
+    parser.add_argument("--kills-of-two-sharded", type=int, default=5)
     parser.add_argument("--corruptions", type=int, default=50)
     parser.add_argument("--soak", type=int, default=300)
     parser.add_argument("--files", type=int, default=500)
@@ -179,6 +221,9 @@ def main() -> None:
             "random data files": random_files(fork_server, folder, options.files),
             "two processes, one run folder": rivals(fork_server, folder, options.pairs),
         }
+        results["kills, two processes"] = kills_of_two(fork_server, folder, options.kills_of_two)
+        sharded = kills_of_two(fork_server, folder, options.kills_of_two_sharded, "shard=true")
+        results["kills, two processes, sharded"] = sharded
         fork_server.close()
         results["kills, embedded model"] = embedded_kills(folder, options.embedded_kills)
         results["soak"] = soak_of(folder, options.soak)

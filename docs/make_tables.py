@@ -281,6 +281,46 @@ def scaleout(results: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + measured_on(results)
 
 
+def processes(results: dict[str, Any]) -> str:
+    """Several processes, with a whole and with a sharded base."""
+    rows = [
+        [
+            f"{r['processes']}",
+            "sharded" if r["shard"] else "whole",
+            "burnish's own decoder" if r["side"] == "local" else "a vLLM server",
+            f"{r['seconds']:.1f} s",
+            f"{r['waited']:.0%}",
+            f"{r['peak_bytes'] / 1e6:.0f} MB",
+            f"{r['bound_bytes'] / 1e6:.0f} MB" if "bound_bytes" in r else "-",
+            f"{r['loading_bytes'] / 1e6:.0f} MB",
+            f"{r['loss_difference']:.1e}",
+        ]
+        for r in results["processes"]
+    ]
+    header = ["processes", "base", "responses from", "a step", "of it sending and waiting", "peak of a process"]
+    header += ["with 1/N of the base, and 15 %", "peak while loading", "losses off by"]
+    return table(header, rows) + "\n\n" + measured_on(results)
+
+
+def on_paper_scaleout(results: dict[str, Any]) -> str:
+    """Calculated: one row for each model, number of GPUs and way."""
+    rows = [
+        [
+            r["model"],
+            f"{r['gpus']}",
+            r["way"],
+            f"{r['gigabytes']:.0f} GB",
+            f"{r['step']:.1f} s" if r["fits"] else "does not fit",
+            f"{r['tokens']:.0f}" if r["fits"] else "-",
+            f"{r['gradients']:.1f} GB",
+            f"{r['layers']:.0f} GB" if r["layers"] else "-",
+        ]
+        for r in results["rows"]
+    ]
+    header = ["base", "GPUs", "how", "memory of a GPU", "a step, at least", "tokens/s, at most"]
+    return table([*header, "gradients sent, a GPU and step", "layers sent"], rows)
+
+
 def sharing(results: dict[str, Any]) -> str:
     """One row for each way and family; ratios to the first way of the family."""
     rows = [
@@ -492,6 +532,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         beside,
         scaleout,
         token_by_token,
+        processes,
+        on_paper_scaleout,
     )
 } | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
 

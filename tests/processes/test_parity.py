@@ -11,6 +11,7 @@ import pytest
 import worlds
 
 from burnish.processes import wire, world
+from tiny import PROMPTS
 
 EXACTLY = ("texts", "finished", "answers", "draws")
 
@@ -20,8 +21,9 @@ def found(tmp_path_factory):
     """What each world has found, by its size."""
     folder = tmp_path_factory.mktemp("worlds")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, worlds.__file__, folder], check=True, env=environment, timeout=300)
-    return {size: json.loads((folder / f"{size}.json").read_text()) for size in (1, 2, 3)}
+    subprocess.run([sys.executable, worlds.__file__, folder], check=True, env=environment, timeout=600)
+    told = {f"server {size}": json.loads((folder / f"server-{size}.json").read_text()) for size in (1, 2)}
+    return told | {size: json.loads((folder / f"{size}.json").read_text()) for size in (1, 2, 3)}
 
 
 def assert_same(here, there, where="", bound=1e-5):
@@ -69,6 +71,17 @@ def test_what_is_learned_from_people_is_the_same(found, stage):
         # where a loss is nearly 0, rounding is a larger part of its gradient
         assert row.pop("grad_norm") == pytest.approx(expected.pop("grad_norm"), rel=1e-4)
     assert_same(alone, shared)
+
+
+def test_two_processes_get_from_a_server_what_one_gets(found):
+    """Each response is asked for once, by one of them, and each version of the adapter is given to the server once."""
+    alone, shared = found[1]["served"], found[2]["served"]
+    assert isinstance(shared, dict), shared
+    assert shared["texts"] == alone["texts"]
+    assert_same(alone["losses"], shared["losses"])
+    assert found["server 2"] == found["server 1"]
+    assert len(found["server 1"]["asked"]) == 2 * len(PROMPTS) + 1
+    assert found["server 1"]["loaded"] == 3
 
 
 @pytest.mark.parametrize("name", worlds.SHARDED)

@@ -36,6 +36,7 @@ from burnish.processes import world  # noqa: E402
 from burnish.supervised.reward_trainer import RewardTrainer  # noqa: E402
 from burnish.supervised.sft_trainer import SFTTrainer  # noqa: E402
 from families import family_model  # noqa: E402
+from stand_in_server import MODEL, StandInServer  # noqa: E402
 from tiny import PROMPTS, tiny_config, tiny_model, tiny_tokenizer  # noqa: E402
 
 FEW = ("critic", "groups without critic")  # what two processes do; three do everything
@@ -137,6 +138,19 @@ def sharded() -> dict[str, Any]:
     return told
 
 
+def served(url: str) -> dict[str, Any]:
+    """Responses from a server, of which the second step has one prompt: one of two processes asks for nothing."""
+    rollout = {"engine": "vllm", "url": url, "model": MODEL}
+    settings = {"adapter_scope": "sequence", "top_k": 0, "top_p": 1.0, "rollout": rollout, "mini_batch_size": 4}
+    trainer = PPOTrainer(tiny_config(**settings), score, tiny_model(), tiny_tokenizer())
+    steps = [trainer.ppo_step(prompts) for prompts in (PROMPTS, PROMPTS[:1], PROMPTS)]
+    world.gather(None)  # all have asked before the first takes its adapter away
+    return {
+        "texts": [step["generated_texts"] for step in steps],
+        "losses": [[step["policy_loss"], step["value_loss"], step["sampler_gap"]] for step in steps],
+    }
+
+
 def failing(where: str, **more: Any) -> dict[str, Any]:
     """The last process alone meets something that goes wrong: all end with the same sentence."""
     trainer = PPOTrainer(tiny_config(**more), score, tiny_model(), tiny_tokenizer())
@@ -168,7 +182,7 @@ def warned() -> list[str]:
     return [str(one.message) for one in told]
 
 
-def cases() -> dict[str, Any]:
+def cases(url: str) -> dict[str, Any]:
     work: dict[str, Callable[[], Any]] = {name: partial(ppo, name) for name in PPO}
     work |= {"sft": sft, "reward": reward_model, "warned": warned}
     work |= {f"failing {where}": partial(failing, where) for where in FAILURES}
@@ -180,6 +194,8 @@ def cases() -> dict[str, Any]:
         work |= {"a sharded base": sharded}
         work |= {f"failing {where}": partial(failing, where) for where in FAILURES}
         work |= {f"sharded failing {where}": partial(failing, where, shard=True) for where in FAILURES}
+    if world.size() < 3:
+        work["served"] = partial(served, url)
     for name in work:
         try:
             found[name] = work[name]()
@@ -188,13 +204,13 @@ def cases() -> dict[str, Any]:
     return found
 
 
-def _process(rank: int, size: int, port: int, results: Path) -> None:
+def _process(rank: int, size: int, port: int, results: Path, url: str) -> None:
     code = 1
     try:
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         os.environ["BURNISH_PATIENCE"] = "1"
         with world.joined():
-            found = cases()
+            found = cases(url)
         if rank == 0:
             results.write_text(json.dumps(found))
         code = 0
@@ -210,14 +226,19 @@ def main(folder: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+        server = StandInServer(tiny_model())
         children = []
         for rank in range(size):
             pid = os.fork()
             if pid == 0:
-                _process(rank, size, port, folder / f"{size}.json")
+                _process(rank, size, port, folder / f"{size}.json", server.url)
             children.append(pid)
         for pid in children:
             os.waitpid(pid, 0)
+        server.stop()
+        asked = [[body["prompt"], body["seed"]] for body in server.asked if body["model"] != MODEL]
+        told = {"asked": sorted(asked), "loaded": len(server.loaded)}
+        (folder / f"server-{size}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from burnish.ppo.guards import check_finite
 from burnish.ppo.token_attribution import SAPairBuilder, TokenAttributionExtractor
 from burnish.processes import world
 from burnish.rollout.local import LocalEngine
-from burnish.rollout.rollout import Engine, Rollout
+from burnish.rollout.rollout import Engine, EngineOfSeveral, Rollout
 from burnish.rollout.sampling import Sampler
 from burnish.sa_pairs.shared import shared
 from burnish.sa_pairs.table import SAPairs
@@ -78,7 +78,7 @@ class SequenceGenerator:
         """Of this process's share of the prompts; None if it has none."""
         if world.size() == 1:
             return engine.generate(speaker, encoded, self.max_new_tokens, sampler, generator, self.stop_ids)
-        if isinstance(engine, LocalEngine):
+        if isinstance(engine, EngineOfSeveral):
             return engine.generate_own(speaker, encoded, own, self.max_new_tokens, sampler, generator, self.stop_ids)
         if generator is not None:  # another engine draws as it likes: for each process from a stream of its own
             seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +83,24 @@ def _beside(tensors: Sequence[Tensor], left: bool, fill: int) -> Tensor:
         sides = [(0, m) for m in reversed(missing[2:])] + [(missing[1], 0) if left else (0, missing[1])]
         padded.append(F.pad(t, [n for side in sides for n in side], value=fill))  # torch begins with the last dimension
     return torch.cat(padded)
+
+
+@runtime_checkable
+class EngineOfSeveral(Protocol):
+    """One that several processes ask for their shares, and that gives them what one process would get."""
+
+    def generate_own(
+        self,
+        speaker: PolicyModel,
+        prompts: Sequence[Sequence[int]],
+        own: range,
+        max_new_tokens: int,
+        sampler: Sampler,
+        generator: torch.Generator | None = None,
+        stop_ids: Sequence[int] | None = None,
+    ) -> Rollout | None:
+        """Continues the prompts in `own`, and draws random numbers for all of them; None, if `own` is empty."""
+        ...
 
 
 class Engine(Protocol):

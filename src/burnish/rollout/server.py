@@ -127,6 +127,11 @@ class Server:
                     raise self._failed[1] from None
             self._adapter = adapter
 
+    def has(self, adapter: Adapter) -> None:
+        """Another process has given it the adapter."""
+        with self._lock:
+            self._adapter = adapter
+
     def leave(self) -> None:
         """Takes the adapter off the server, if it can still be reached."""
         with self._lock:

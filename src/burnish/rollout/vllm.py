@@ -74,34 +74,71 @@ class VllmEngine:
         generator: torch.Generator | None = None,
         stop_ids: Sequence[int] | None = None,
     ) -> Rollout:
-        """Which seed a response gets follows from `generator`: a request that is repeated asks for the same response,
-        so that none is left out for being long.
+        own = range(len(prompts))
+        rollout = self.generate_own(speaker, prompts, own, max_new_tokens, sampler, generator, stop_ids)
+        assert rollout is not None
+        return rollout
+
+    def generate_own(
+        self,
+        speaker: PolicyModel,
+        prompts: Sequence[Sequence[int]],
+        own: range,
+        max_new_tokens: int,
+        sampler: Sampler,
+        generator: torch.Generator | None = None,
+        stop_ids: Sequence[int] | None = None,
+    ) -> Rollout | None:
+        """The share `own` of prompts that several processes ask for; None, if it is empty.
+
+        Which seed a response gets follows from `generator` and its place among all of them, whoever asks for it. A
+        request that is repeated asks for the same response, so that none is left out for being long.
         """
         if type(sampler) is not Sampler or sampler.truncates or sampler.greedy:
             raise InputError(
                 "a rollout server samples from the whole vocabulary; decode anything else with LocalEngine"
             )
-        self.check(speaker)
+        adapter = self._given(speaker)
         device = None if generator is None else generator.device
         seeds = torch.randint(2**31 - 1, (len(prompts),), generator=generator, device=device).tolist()
         stop = list(speaker.base.stop_ids if stop_ids is None else stop_ids)
         size = speaker.base.head.shape[0]
         requests = [
             Request(list(prompt), max_new_tokens, sampler.temperature, stop, seed, size)
-            for prompt, seed in zip(prompts, seeds, strict=True)
+            for prompt, seed in zip(prompts[own.start : own.stop], seeds[own.start : own.stop], strict=True)
         ]
-        return _rollout(requests, self._ask(requests, self._adapter_of(speaker)))
+        return _rollout(requests, self._ask(requests, adapter)) if requests else None
 
     def check(self, speaker: PolicyModel) -> None:
         """Refuses servers with another base, or whose log-probabilities are not those of what they sampled from: once,
         by a text that each of them continues. Then gives them the speaker's adapter.
         """
-        if self._is_checked:
-            return
-        for server in self.servers:
-            self._check_base(server, speaker)
-            self._check_adapter(server, speaker)
+        if not self._is_checked:
+            self._given(speaker)
+
+    def _given(self, speaker: PolicyModel) -> Adapter | None:
+        """The speaker's adapter, on the way to the servers. Of several processes the first one gives it to them, and
+        the others know its name.
+        """
+        several = world.size() > 1
+
+        def give() -> list[str] | None:
+            if not self._is_checked:
+                for server in self.servers:
+                    self._check_base(server, speaker)
+                    self._check_adapter(server, speaker)
+            adapter = self._adapter_of(speaker)
+            for server in self.servers if several and adapter is not None else ():
+                with suppress(ServiceError):  # who asks it for a response gives it the adapter, then
+                    server.hold(adapter)
+            return None if adapter is None else [adapter.name, str(adapter.folder)]
+
+        known = world.by_first(give)
         self._is_checked = True
+        adapter = None if known is None else Adapter(known[0], Path(known[1]))
+        for server in self.servers if adapter is not None and not world.is_first() else ():
+            server.has(adapter)
+        return adapter
 
     def _check_base(self, server: Server, speaker: PolicyModel) -> None:
         base = speaker.base
