@@ -24,7 +24,7 @@ from burnish.processes import wire
 
 
 class LayerPiece(nn.Module):
-    """The weights of one layer, or of modules that share some, as FSDP2 keeps them. This module is never called, so that
+    """The weights of a layer, or of modules that share some, as FSDP2 keeps them. This module is never called, so that
     FSDP does nothing by itself: when a layer is gathered and freed is decided here.
     """
 
@@ -53,7 +53,7 @@ class SpreadHead(Head):
             object.__setattr__(self, f"_{name}" if name in ("linear", "number", "like") else name, value)
 
     @property
-    def weight(self) -> Tensor:  # type: ignore[override]
+    def weight(self) -> Tensor:
         """[V, H]"""
         wire.fetch(self._number, again=is_sharded(self._linear.weight))  # type: ignore[attr-defined]
         return self._linear.weight  # type: ignore[attr-defined]
