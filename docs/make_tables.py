@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from html import escape
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -496,6 +497,17 @@ def alternatives(results: dict[str, Any]) -> str:
     return table([*header, "better than SFT by the reward", "training"], rows) + "\n\n" + measured_on(results)
 
 
+def token_by_token(results: dict[str, Any]) -> str:
+    """One row per token of one response."""
+    columns = ("logprob_policy", "logprob_ref", "kl", "reward", "value", "td_error", "advantage", "return")
+    rows = []
+    for row in results["rows"]:
+        token = escape(row["token"].strip()).replace("|", "&#124;")
+        rows.append([f"<code>{token}</code>", *(f"{row[column]:.4f}" for column in columns)])
+    header = ["token", "logprob", "ref_logprob", "KL", "reward", "value", "TD error", "advantage", "return"]
+    return table(header, rows)
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     f.__name__: f
     for f in (
@@ -519,6 +531,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         alternatives,
         beside,
         scaleout,
+        token_by_token,
         processes,
         on_paper_scaleout,
     )
@@ -607,6 +620,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/performance.md": partial(with_results, "docs/performance.md"),
     "docs/design.md": partial(with_results, "docs/design.md"),
     "docs/results.md": partial(with_results, "docs/results.md"),
+    "docs/token_by_token.md": partial(with_results, "docs/token_by_token.md"),
+    "docs/prompt_once.md": partial(with_results, "docs/prompt_once.md"),
     "docs/scopes.md": partial(with_results, "docs/scopes.md"),
     "docs/scaling.md": partial(with_results, "docs/scaling.md"),
     "docs/reliability.md": partial(with_results, "docs/reliability.md"),

@@ -8,6 +8,8 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a network, and none may wait for one
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("TQDM_DISABLE", "1")
+# Some virtual machines announce AMX and end a process that uses it: torch would, for half precision.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX10_1_512")
 os.environ["BURNISH_STATE"] = tempfile.mkdtemp(prefix="burnish-state-")  # the user's own key stays out of it
 sys.path.insert(0, str(Path(__file__).parent))
 

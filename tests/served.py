@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from burnish.page.access import Access
 from burnish.page.app import application
 from burnish.page.library import Library
 from burnish.page.server import server_of
+from burnish.web.access import Access
 
 
 @dataclass(frozen=True)

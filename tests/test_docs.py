@@ -2,13 +2,17 @@
 
 import ast
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
 @pytest.mark.real_model
@@ -24,26 +28,8 @@ def test_readme_python_runs(capsys, monkeypatch, tmp_path):
     assert (tmp_path / "runs" / "brief" / "adapters" / "policy" / "adapter_model.safetensors").exists()
 
 
-def test_the_ways_to_start_run(capsys, monkeypatch, tmp_path):
-    """Those of docs/models.md that are Python, in order, in one namespace, with a tiny model for the embedded one."""
-    from tiny import tiny_model, tiny_tokenizer
-
-    monkeypatch.chdir(tmp_path)
-    tiny_model().save_pretrained("model")
-    tiny_tokenizer().save_pretrained("model")
-    monkeypatch.setattr("burnish.base_setup.embedded.embedded_model_folder", lambda: tmp_path / "model")
-    namespace: dict[str, object] = {}
-    page = (ROOT / "docs" / "models.md").read_text()
-    snippets = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(snippets) == 3
-    for snippet in snippets:
-        exec(compile(snippet, "docs/models.md", "exec"), namespace)
-    assert float(capsys.readouterr().out) < 1e-4
-    assert (tmp_path / "runs" / "further" / "adapters" / "policy" / "adapter_model.safetensors").exists()
-
-
 def test_no_page_has_a_gap_to_fill():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in PAGES:
         assert not re.search(r"\b[A-Z]+_(TABLE|SENTENCE|TIME)\b", page.read_text()), page.name
 
 
@@ -55,17 +41,54 @@ def test_generated_pages_are_up_to_date():
         assert (ROOT / name).read_text() == page(), f"run: python docs/make_tables.py ({name})"
 
 
+def test_the_site_builds_without_a_warning_and_asks_no_network(tmp_path):
+    """As `make docs` does. What a page loads comes with it."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert "WARNING" not in ended.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 30
+    for page in pages:
+        loaded = re.findall(r"<(?:script|link|img|iframe)[^>]*?(?:src|href)=\"?(https?://[^\" >]+)", page.read_text())
+        assert not loaded, f"{page.name} loads {loaded}"
+    commands = (tmp_path / "site" / "reference" / "commands.html").read_text()
+    assert "burnish reward-test" in commands
+    assert "PPOTrainer" in (tmp_path / "site" / "reference" / "python.html").read_text()
+
+
 def test_prose_is_narrow_enough_to_read_anywhere():
-    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+    for page in PAGES:
         wide = [line for line in page.read_text().splitlines() if len(line) > 120 and not line.startswith("|")]
         assert not wide, f"{page.name}: {wide[0]}"
 
 
-def test_links_and_files_named_in_the_docs_exist():
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-            if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name} -> {target}"
+MADE_WITH_THE_SITE = ("reference/commands.md", "reference/python.md", "changelog.md", "contributing.md")
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Those that GitHub gives to headings: lower case, letters, digits and hyphens."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_and_anchors_in_the_docs_exist():
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if target.startswith(("http", "mailto:")):
+                continue
+            name, _, anchor = target.partition("#")
+            file = (page.parent / name).resolve() if name else page
+            if name and str(file).startswith(str(ROOT / "docs")):
+                within = file.relative_to(ROOT / "docs")
+                if str(within) in MADE_WITH_THE_SITE or (ROOT / "docs" / within.with_suffix(".ipynb")).exists():
+                    continue
+            assert file.exists(), f"{page.name} -> {target}"
+            assert not anchor or file.suffix != ".md" or anchor in anchors_of(file), f"{page.name} -> {target}"
 
 
 def test_every_public_name_can_be_imported():

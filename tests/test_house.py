@@ -13,8 +13,8 @@ from rich.console import Console
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "burnish"
 # From the ground up: a room may know those before it, and itself.
-ROOMS = """errors text maths processes services data rewards config sa_pairs runs decoder base_setup models rollout ppo
-evaluation supervised show stages page cli __main__""".split()
+ROOMS = """errors text maths system drawing processes services data rewards config sa_pairs runs decoder base_setup
+models rollout ppo evaluation supervised show export stages web serving page cli __main__""".split()
 MODULES = [f for f in PACKAGE.rglob("*.py") if f.name != "__init__.py"]
 
 
@@ -91,6 +91,8 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["resume", "runs/none"], 2),
         (["eval", "runs/none"], 2),
         (["generate", "runs/none", "prompt"], 2),
+        (["serve", "runs/none"], 2),
+        (["chat", "runs/none"], 2),
         (["train", "none.yaml"], 2),
         (["train", "wrong.yaml"], 2),
         (["sft", "no_data.yaml"], 2),
@@ -106,6 +108,10 @@ HEAVY = ("torch", "transformers", "peft", "datasets", "numpy")
         (["eval", "runs/done", "--ask", "1"], 0),
         (["eval", "runs/sft"], 2),
         (["credit", "runs/sft"], 2),
+        (["export", "runs/none", "--to", "adapter"], 2),
+        (["export", "runs/done", "--to", "nonsense"], 2),
+        (["export", "runs/done", "--to", "merged"], 2),
+        (["push", "runs/done", "me/done"], 2),
         (["reward-test", "done.yaml", "a prompt", "a response"], 0),
         (["benchmark", "--output", "none/numbers.json"], 2),
         (["benchmark", "stps=1"], 2),

@@ -44,9 +44,10 @@ __version__ = "0.1.0"
 if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "1000"
 
-# Where torchao is installed, transformers imports it whether or not it is used. It then warns of GPU kernels that this
-# machine has no use for, and torch of its enums: in every command, and nothing that a user could mend.
-for _talkative in ("torchao", "torch.utils._pytree"):
+# Where torchao and bitsandbytes are installed, transformers and peft import them whether or not they are used. They
+# then warn of kernels that this machine lacks, and torch of its enums: in every command, and nothing that a user could
+# mend.
+for _talkative in ("torchao", "torch.utils._pytree", "bitsandbytes.backends.cpu.ops"):
     logging.getLogger(_talkative).setLevel(logging.ERROR)
 
 _NAMES_IN = {

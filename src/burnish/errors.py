@@ -88,6 +88,12 @@ class LostProcessError(BurnishError):
     exit_code = 7
 
 
+class WrongExportError(BurnishError):
+    """An export that does not say what the run says: it is not kept."""
+
+    exit_code = 8
+
+
 class StoppedError(BurnishError):
     """Someone asked the run to stop; it is saved. 130 for Ctrl-C, 143 for SIGTERM."""
 

@@ -62,6 +62,7 @@ def test_train_then_generate(workplace):
         "start.json",
         "checkpoints",
         "journal.jsonl",
+        "log.txt",
         ".lock",
     }
     assert {p.name for p in (folder / "adapters").iterdir()} == {"policy", "value"}

@@ -19,8 +19,9 @@ import pytest
 import torch
 import yaml
 
-from burnish import BurnishError, DivergedError, InputError, PPOTrainer, cli, maths
+from burnish import BurnishError, DivergedError, InputError, PPOTrainer, maths
 from burnish.base_setup import base_setup, quantization
+from burnish.cli import training
 from burnish.config import RewardModelConfig, SFTConfig, TrainConfig
 from burnish.data import Demonstration, Preference, Prompt
 from burnish.models.adapter_files import save_to_run
@@ -222,11 +223,11 @@ class Stage:
 
 
 STAGES = {
-    "train": Stage(TrainConfig, cli.train, PPOTrainer, steps_of, PPO),
-    "sft": Stage(SFTConfig, cli.sft, SFTTrainer, updates_of, TEXTS | {"demonstrations": "demonstrations.jsonl"}),
+    "train": Stage(TrainConfig, training.train, PPOTrainer, steps_of, PPO),
+    "sft": Stage(SFTConfig, training.sft, SFTTrainer, updates_of, TEXTS | {"demonstrations": "demonstrations.jsonl"}),
     "reward": Stage(
         RewardModelConfig,
-        cli.reward,
+        training.reward,
         RewardTrainer,
         updates_of,
         TEXTS | {"preferences": "preferences.jsonl", "num_centring_prompts": 3},

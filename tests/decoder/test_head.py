@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from burnish.decoder.head import Head, against_reference, entropy_of_states, kl_of_states, selected_logprobs
+from burnish.decoder.head import (
+    Head,
+    against_reference,
+    entropy_of_states,
+    kl_from_states,
+    kl_of_states,
+    selected_logprobs,
+)
 from burnish.maths import entropy, exact_kl
 
 KEPT = torch.tensor([[0, 3, 5], [2, 4, -1], [1, 0, 2]], dtype=torch.int32)
@@ -59,6 +66,12 @@ def test_kl(head):
     hidden, reference = states(), states(2).detach()
     expected = exact_kl(logprobs(hidden, head, None), logprobs(reference, head, None))
     same(kl_of_states(hidden, reference, head, 0.7), expected, hidden)
+
+
+def test_kl_of_a_teacher(head):
+    hidden, teacher = states(), states(2).detach()
+    expected = exact_kl(logprobs(teacher, head, None), logprobs(hidden, head, None))
+    same(kl_from_states(hidden, teacher, head, 0.7), expected, hidden)
 
 
 def test_reference(head):

@@ -10,11 +10,12 @@ import pytest
 from starlette.datastructures import Headers
 
 from burnish.config import TrainConfig
-from burnish.page import access as access_module
-from burnish.page.access import HEADERS, LARGEST_BODY, Access, Guard, Rate
+from burnish.page.access import HEADERS, LARGEST_BODY, Guard
 from burnish.page.app import application
 from burnish.page.library import Library
 from burnish.runs.run import Run
+from burnish.web import access as access_module
+from burnish.web.access import Access, Rate
 from served import served
 
 EVIL = "evil.example"

@@ -96,7 +96,7 @@ def page(tmp_path):
         yield found
 
 
-def test_an_answer_comes_as_lines_of_json(page):
+def test_an_answer_comes_as_lines_of_json(page, tmp_path):
     answer = page.post("/api/chat/first", {"prompt": "<b>", "temperature": 0, "top_k": 7, "seed": 3})
     assert answer.headers["content-type"] == "application/x-ndjson"
     told = [json.loads(line) for line in answer.text.splitlines()]
@@ -104,7 +104,17 @@ def test_an_answer_comes_as_lines_of_json(page):
     assert told[1]["asked"] == {"do": "answer", "prompt": "<b>", "temperature": 0.0, "top_k": 7, "seed": 3}
     scored = page.post("/api/chat/first", {"do": "score", "prompt": "p", "response": "r"}).text.splitlines()
     assert json.loads(scored[0])["asked"] == {"do": "score", "prompt": "p", "response": "r", "reference": ""}
-    assert page.ask("/api/chat/first").json["sampling"]["temperature"] == 0.7
+    shown = page.ask("/api/chat/first").json
+    assert (shown["sampling"]["temperature"], shown["is_chat"], shown["speakers"]) == (0.7, False, ["start"])
+    assert "Nothing is learned yet" in page.ask("/chat/first").text
+    (tmp_path / "first" / "checkpoints" / "step-000040").mkdir(parents=True)
+    assert page.ask("/api/chat/first").json["speakers"] == ["start", "step 40"]  # it goes on
+    (tmp_path / "first" / "adapters" / "policy").mkdir(parents=True)
+    assert page.ask("/api/chat/first").json["speakers"] == ["start", "step 40", "tuned"]
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    going_on = {"prompt": "p", "who": ["step 40", "start"], "messages": json.dumps(said)}
+    told = json.loads(page.post("/api/chat/first", going_on).text.splitlines()[-1])
+    assert told["asked"] == {"do": "answer", "prompt": "p", "who": ["step 40", "start"], "messages": said}
 
 
 def test_a_silent_process_ends_when_its_listener_goes_away(page):
@@ -134,6 +144,12 @@ def test_a_silent_process_ends_when_its_listener_goes_away(page):
         ({"prompt": "p", "top_p": 2}, 422, "top_p is '2'; it is a number from 0.001 to 1"),
         ({"prompt": "p", "temperature": "nan"}, 422, "temperature is 'nan'"),
         ({"prompt": "p", "do": "score"}, 422, "response has 0 characters"),
+        ({"prompt": "p", "who": ["start", "step 7"]}, 422, "who is asked are two of: start; not 'start, step 7'"),
+        ({"prompt": "p", "who": ["start", "start"]}, 422, "who is asked are two of"),
+        ({"prompt": "p", "who": "../x"}, 422, "who is asked are two of"),
+        ({"prompt": "p", "messages": "{"}, 422, "messages are no JSON"),
+        ({"prompt": "p", "messages": [{"role": "user", "content": "x"}]}, 422, "messages end with the last answer"),
+        ({"prompt": "p", "messages": [{"role": "root", "content": "x"}]}, 422, "has the role 'root'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(page, form, status, message):
@@ -157,6 +173,10 @@ def test_the_better_answer_becomes_a_preference(page, tmp_path):
     same = page.post("/api/prefer/first", form | {"second": "a "})
     assert (same.status, "both answers are the same" in same.json["error"]) == (422, True)
     assert page.post("/api/prefer/first", form | {"better": "tuned"}).status == 422
+    said = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    assert page.post("/api/prefer/first", form | {"messages": said}).json == {"kept": True}
+    row = load_preferences(tmp_path / "first" / "preferences.jsonl").records[1]
+    assert row.prompt.messages == [*said, {"role": "user", "content": "p"}]
 
 
 def test_the_page_itself_never_imports_torch():

@@ -84,3 +84,15 @@ def test_ten_pairs_judged_with_the_keyboard_train_a_reward_model(browser, place,
     (part,) = json.loads(told[-1])["parts"]
     assert (part["name"], part["weight"], part["tokens"]) == ("model", 1.0, None)
     assert math.isfinite(part["score"])
+    assert [own["text"] for own in part["growing"]] == ["", "y", "e", "s"]
+    assert math.isclose(part["growing"][-1]["score"], part["score"], abs_tol=1e-4)
+    beginning = page.post("/api/chat/judged", {"do": "score", "prompt": "number 3:", "response": "ye"}).text
+    alone = json.loads(beginning.splitlines()[-1])["parts"][0]["score"]
+    assert math.isclose(part["growing"][2]["score"], alone, abs_tol=1e-4)
+    browser.get(f"{page.address}/chat/judged?token={page.access.token}")
+    browser.find_element("name", "prompt").send_keys("number 3:")
+    browser.find_element("name", "response").send_keys("yes")
+    browser.find_element("css selector", ".asking button").click()
+    until(lambda: text_of(browser, "[data-growing]"), 120)
+    assert len(browser.find_elements("css selector", "[data-growing] .token")) == 3
+    nothing_broke(browser, 1280)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from burnish.config import SFTConfig, TrainConfig
+from burnish.drawing.health import LOOKED_AT, RANGES, alarm_of
 from burnish.errors import InputError
 from burnish.page import overview
 from burnish.page.app import VIEWS, _in_words
@@ -20,7 +21,6 @@ from burnish.page.view import Asked, Looks, address, span, sparkline
 from burnish.ppo.meanings import METRICS
 from burnish.runs.journal import Journal
 from burnish.runs.run import Run
-from burnish.show.health import LOOKED_AT, RANGES, alarm_of
 from served import served
 
 HOSTILE = [

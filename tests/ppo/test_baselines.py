@@ -8,7 +8,7 @@ from burnish import ConfigError, InputError, PPOConfig, SAPairs
 from burnish.config.recipes import RECIPES
 from burnish.data import Prompt
 from burnish.ppo.baselines import BatchMean, GroupMean, LeaveOneOut, Tether
-from burnish.ppo.metrics import _flat_groups
+from burnish.ppo.metrics import _flat_groups, _group_explained
 from tiny import PROMPTS, count_vowels, tiny_config, tiny_trainer
 
 MASK = tensor([[True, True], [True, False], [True, True], [True, True]])
@@ -157,6 +157,14 @@ def test_a_copy_with_another_recipe_keeps_nothing_of_the_one_before():
     rloo = grpo.model_copy(update={"recipe": "rloo"})
     assert rloo == PPOConfig(recipe="rloo", kl_coef=0.2)
     assert rloo.model_copy(update={"recipe": "ppo"}) == PPOConfig(kl_coef=0.2)
+
+
+def test_what_the_other_responses_explain_by_hand():
+    group = tensor([0, 0, 1, 1, 2])
+    # Others' scores 2, 0, 12, 10; errors -2, 2, -2, 2, variance 4. Scores 0, 2, 10, 12: variance 26. 2 is alone.
+    assert _group_explained(tensor([0.0, 2.0, 10.0, 12.0, 99.0]), group) == pytest.approx(1 - 4 / 26)
+    # A prompt says nothing: others' 1, 0, 1, 0, errors 1, variance 1 of 0.25.
+    assert _group_explained(tensor([0.0, 1.0, 0.0, 1.0, 7.0]), group) == pytest.approx(1 - 1 / 0.25)
 
 
 def test_flat_groups_by_hand():

@@ -73,6 +73,7 @@ def test_every_metric_of_a_step_is_documented_and_finite():
         "reward_costs",
         "sampler_gap",
         "flat_groups",
+        "group_explained",
         "tether_weight",
         "seconds_by_process",
         "seconds_waited",

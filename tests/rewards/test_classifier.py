@@ -30,8 +30,11 @@ LABELS = ["bad", "good", "odd"]
 TEXTS = ["Fine.", "A much longer answer than the first one", "", "no"]
 
 
-def save_classifier(folder: Path, num_labels: int = 3, seed: int = 0, pad: bool = True, chat: bool = True) -> str:
+def save_classifier(
+    folder: Path, num_labels: int = 3, seed: int = 0, pad: bool = True, chat: bool = True, labels: list[str] = LABELS
+) -> str:
     """A decoder with a scalar or several outputs, and a tokenizer that writes single bytes."""
+    num_labels = min(num_labels, len(labels))
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -39,7 +42,7 @@ def save_classifier(folder: Path, num_labels: int = 3, seed: int = 0, pad: bool 
         pad_token_id=257 if pad else None, bos_token_id=None, eos_token_id=256,
     )  # fmt: skip
     if num_labels > 1:
-        config.id2label, config.label2id = dict(enumerate(LABELS)), {name: n for n, name in enumerate(LABELS)}
+        config.id2label, config.label2id = dict(enumerate(labels)), {name: n for n, name in enumerate(labels)}
     LlamaForSequenceClassification(config).save_pretrained(folder)
     tiny_tokenizer(pad=pad, chat=chat).save_pretrained(folder)
     return str(folder)

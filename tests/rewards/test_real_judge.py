@@ -14,7 +14,7 @@ from importlib.util import find_spec
 import pytest
 
 from burnish import InputError, PPOTrainer
-from burnish.base_setup.embedded import _packaged_weights
+from burnish.base_setup.embedded import packaged_weights
 from burnish.data import Prompt
 from burnish.errors import RewardFailedError
 from burnish.rewards.judge import JudgePart
@@ -44,7 +44,7 @@ ONE_GRADE = {"temperature": 0, "grammar": "root ::= [1-9]"}  # llama.cpp's own f
 
 @pytest.fixture(scope="module")
 def url():
-    command = [sys.executable, "-c", SERVE, str(_packaged_weights()), KEY]
+    command = [sys.executable, "-c", SERVE, str(packaged_weights()), KEY]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         told = next((line.decode() for line in server.stdout if b"listens at" in line), None)
         assert told, "the server ended before it was ready"

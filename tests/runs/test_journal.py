@@ -141,16 +141,6 @@ def test_a_stop_is_asked_for_once(run):
         ask_to_stop(run)
 
 
-def test_a_stop_that_a_terminal_asked_for_too_is_still_saved(run):
-    def then(saving):
-        signal.raise_signal(signal.SIGINT)
-        ask_to_stop(run)  # a second signal would end this process
-        saving.after_step(1, 0.0, is_last=False)
-
-    with pytest.raises(StoppedError, match="stopped after step 1, and saved"):
-        work(run, then)
-
-
 def test_a_stop_after_the_last_step_stops_the_pipeline(run):
     with StopSignals() as pipeline:
         work(run, lambda saving: ask_to_stop(run))
@@ -173,3 +163,31 @@ def test_a_run_that_was_never_begun_has_no_journal(run):
     assert not run.path(JOURNAL).exists()
     Journal(run).end("failed")
     assert not run.path(JOURNAL).exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGINT, "Ctrl-C in its terminal"), (signal.SIGTERM, "SIGTERM")], ids=["INT", "TERM"]
+)
+def test_a_signal_during_a_step_is_seen_by_those_who_look(run, number, told):
+    def then(saving):
+        os.kill(os.getpid(), number)
+        assert condition_of(run).is_stopping
+        with pytest.raises(LockedError, match="is stopping already"):
+            ask_to_stop(run)
+        saving.after_step(1, 0.0, is_last=False)
+
+    with pytest.raises(StoppedError, match="stopped after step 1, and saved") as stopped:
+        work(run, then)
+    assert stopped.value.exit_code == 128 + number
+    assert [event for event, _ in events(run)] == ["begun", "stopping", "stopped"]
+    assert ("stopping", told) in events(run)
+
+
+def test_a_signal_while_the_model_is_loaded_is_seen_from_the_first_step_on(run):
+    with hold(Console(file=io.StringIO()), run, TrainConfig(prompts="p.txt")) as saving:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not run.path(JOURNAL).exists()  # it has not begun
+        saving.begin(
+            State, lambda state: None, dict.fromkeys(("data", "base model", "frozen adapters", "versions"), "")
+        )
+        assert condition_of(run).is_stopping

@@ -142,7 +142,7 @@ def test_metrics_and_samples_are_lines_of_json(tmp_path):
     metrics = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in metrics] == [1, 2]
     # of half precision, servers, groups, tether, judges, several processes
-    elsewhere = {"sampler_gap", "weight_cut", "flat_groups", "tether_weight", "reward_costs"}
+    elsewhere = {"sampler_gap", "weight_cut", "flat_groups", "group_explained", "tether_weight", "reward_costs"}
     elsewhere |= {"seconds_by_process", "seconds_waited"}
     assert set(metrics[0]) | elsewhere == set(METRICS)
     samples = [json.loads(line) for line in (run.folder / "samples.jsonl").read_text().splitlines()]

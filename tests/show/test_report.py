@@ -11,9 +11,9 @@ from rich.console import Console
 
 from burnish import InputError
 from burnish.config import RewardModelConfig, SFTConfig
+from burnish.drawing.charts import Chart, Line, nice_ticks, short
 from burnish.ppo.meanings import METRICS
 from burnish.runs.run import PIPELINE, Run
-from burnish.show.charts import Chart, Line, nice_ticks, short
 from burnish.show.page import report_page
 from burnish.show.samples import spread_samples
 from burnish.show.terminal import answers_table

@@ -10,7 +10,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from burnish import BurnishError, InputError, cli
+from burnish import BurnishError, InputError
+from burnish.cli.app import app
 from burnish.stages import measuring
 from burnish.stages.benchmark import benchmark_config, report_file, run_benchmark, table_of
 from tiny import tiny_model, tiny_tokenizer
@@ -37,7 +38,7 @@ def test_a_user_gets_a_table_and_a_file(tmp_path, capsys):
     tiny_model(context=256).save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     with contextlib.chdir(tmp_path):
-        cli.app(["benchmark", "--model", "model", "--output", "numbers.json", *FEW], standalone_mode=False)
+        app(["benchmark", "--model", "model", "--output", "numbers.json", *FEW], standalone_mode=False)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     for text in ("GFLOP/s in float32", "cpu, float32", "rollout", "scoring", "training", "tokens/s", "predicted"):

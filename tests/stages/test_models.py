@@ -1,12 +1,17 @@
 """`burnish models`: what will happen with a model, before its weights are loaded."""
 
+import re
+from dataclasses import asdict
+
 import pytest
 import torch
 from rich.console import Console
 from transformers import LlamaConfig, T5Config
 
-from burnish import InputError
-from burnish.stages.models import describe
+from burnish import InputError, PPOConfig, SharedBase
+from burnish.base_setup.lora_setup import lora_config
+from burnish.ppo.step_memory import sizes_of
+from burnish.stages.models import describe, of_few_layers, sizes_from_few
 from families import family_model
 
 
@@ -33,6 +38,29 @@ def test_family_size_and_what_is_shared(family, shared, tmp_path):
     assert f"family          {family}" in text
     assert f"work shared     {shared}" in text
     assert "million in 4 layers" in text
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gpt2", "lfm2"])
+def test_a_few_layers_tell_what_all_of_them_need(family):
+    """Against the same formula's sizes of the whole model, loaded and with its adapters."""
+    model, config = family_model(family), PPOConfig()
+    predicted = sizes_from_few(config, of_few_layers(model.config), "response", 4).in_numbers(
+        model.config.vocab_size, 4
+    )
+    base = SharedBase(model, None, config.adapter_scope)
+    base.add_adapter("policy", lora_config(config, base.decoder.layers, family))
+    for name, size in asdict(sizes_of(base)).items():
+        assert getattr(predicted, name) == pytest.approx(size, rel=0.1), name
+
+
+def test_the_peak_of_a_step_is_told_before_anything_is_loaded(tmp_path, monkeypatch):
+    LlamaConfig(hidden_size=512, intermediate_size=1024, num_hidden_layers=8, vocab_size=32_000).save_pretrained(
+        tmp_path
+    )
+    monkeypatch.setattr("burnish.stages.models.held_bytes", lambda: 10**9)
+    told = re.search(r"a PPO step      (\d+) MB at its peak, predicted for the defaults: 32 responses", said(tmp_path))
+    # libraries 954 MB, base 205 MB (53.7 million numbers), 1,024 MB of prompts and 512 MB of activations with holes
+    assert 954 + 205 + 1.2 * (1024 + 512) < int(told[1]) < 4500
 
 
 def test_its_size_is_that_of_its_config(tmp_path):

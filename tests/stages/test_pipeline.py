@@ -114,7 +114,7 @@ def test_every_stage_leaves_its_folder(pipeline):
     assert (config.folder / "reward" / "adapters" / "reward" / "head.safetensors").is_file()
     assert {p.name for p in run.folder.iterdir()} == {
         "config.yaml", "config.yaml.hmac", "metrics.jsonl", "samples.jsonl", "probes.jsonl", "adapters", "result.json",
-        "verdict.json", "answers.json", "report.html", "start.json", "checkpoints", "journal.jsonl", ".lock",
+        "verdict.json", "answers.json", "report.html", "start.json", "checkpoints", "journal.jsonl", "log.txt", ".lock",
     }  # fmt: skip
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from burnish.base_setup.cache import cache_dir
 from burnish.base_setup.kept_fingerprints import kept, key_of
 from burnish.errors import InputError, is_disk_full, is_out_of_memory
+from burnish.system.files import stand_in_for
 
 MAGIC = b"GGUF"  # what every such file begins with
 LONGEST_STEM = 64
@@ -76,17 +77,19 @@ def convert_once(file: Path, folder: Path) -> None:
         ) from None
 
 
+def require_gguf() -> None:
+    if find_spec("gguf") is None:  # transformers reads GGUF through it
+        raise InputError("reading a GGUF file needs the package gguf; get it with: pip install gguf")
+
+
 def _convert(file: Path, scratch: Path, target: Path) -> None:
     import torch  # slow to import, and not needed to know where a converted model is
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    try:
-        import gguf as _  # noqa: F401  (transformers reads GGUF through it)
-    except ImportError:
-        raise InputError("reading a GGUF file needs the package gguf; get it with: pip install gguf") from None
+    require_gguf()
     alone = scratch / "source"  # transformers would take what lies beside the file for a part of the model
     alone.mkdir()
-    os.symlink(file.resolve(), alone / "model.gguf")
+    stand_in_for(file.resolve(), alone / "model.gguf")
     try:
         tokenizer = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf")
         read: Any = AutoModelForCausalLM.from_pretrained(

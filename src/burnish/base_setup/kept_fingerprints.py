@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from burnish.base_setup.cache import cache_dir
+from burnish.system.files import replace
 
 SETTLED_SECONDS = 2.0  # a file that changed just now may change again within one tick of its clock
 
@@ -59,7 +60,7 @@ def kept(key: str | None, compute: Callable[[], str]) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         scratch = file.with_name(f".writing-{file.name}-{os.getpid()}")
         scratch.write_text(fingerprint, encoding="utf-8")
-        scratch.replace(file)
+        replace(scratch, file)
     return fingerprint
 
 

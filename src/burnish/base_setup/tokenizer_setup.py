@@ -121,14 +121,30 @@ class PromptEncoder:
         responses = [list(compress(ids, own)) for ids, own in zip(tokens.tolist(), mask.tolist(), strict=True)]
         return self.tokenizer.batch_decode(responses, skip_special_tokens=True)
 
+    def read_text(self, text: str) -> list[int]:
+        """Token ids of a text as it stands, of any length; nothing is kept of it."""
+        return list(self.tokenizer(text)["input_ids"])
+
+    def read_chat(self, chat: Sequence[dict[str, str]]) -> list[int]:
+        """Token ids of a conversation up to where the assistant speaks next, of any length; nothing is kept of it."""
+        if not self.chat_template:
+            raise InputError("this run has no chat template (chat_template: false): its prompts are plain text")
+        try:
+            return self._tokens_of_chat(chat)
+        except _RefusedError as error:
+            raise InputError(f"the model's chat template refuses these messages: {error}") from None
+
     def count_tokens(self, text: str) -> int:
         """Length of a text as it stands, without template."""
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _tokens_of(self, prompt: str) -> list[int]:
         if not self.chat_template:
-            return list(self.tokenizer(prompt)["input_ids"])
-        messages = list(messages_of(prompt) or [{"role": "user", "content": prompt}])
+            return self.read_text(prompt)
+        return self._tokens_of_chat(messages_of(prompt) or [{"role": "user", "content": prompt}])
+
+    def _tokens_of_chat(self, chat: Sequence[dict[str, str]]) -> list[int]:
+        messages = list(chat)
         if self.system_prompt is not None and messages[0]["role"] != "system":
             messages.insert(0, {"role": "system", "content": self.system_prompt})
         return self._templated(messages, add_generation_prompt=True)

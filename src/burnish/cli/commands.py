@@ -7,17 +7,21 @@ import io
 import logging
 import os
 import sys
+import traceback
 import warnings
 
 from rich.console import Console
 
-from burnish.cli.app import Ended, app, console, safe
+from burnish.cli.app import Ended, app, is_verbose, safe
 
 # Each adds its commands; `burnish --help` shows them in this order.
 # isort: off
+from burnish.cli import starting  # noqa: F401
 from burnish.cli import training  # noqa: F401
 from burnish.cli import judging  # noqa: F401
 from burnish.cli import looking  # noqa: F401
+from burnish.cli import shipping  # noqa: F401
+from burnish.cli import talking  # noqa: F401
 from burnish.cli import knowing  # noqa: F401
 # isort: on
 
@@ -43,6 +47,8 @@ def main() -> None:
     try:
         app()
     except BurnishError as error:
+        if is_verbose():
+            traceback.print_exception(error)
         mark = "" if isinstance(error, StoppedError) else "error:"
         _tell(str(error), mark, if_in_doubt=isinstance(error, LostProcessError))
         sys.exit(error.exit_code)
@@ -82,7 +88,9 @@ def _say(message: str, mark: str, colour: str) -> None:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    if not console.quiet:  # what all processes warn of, the first says
+    from burnish.processes import world
+
+    if world.is_first():  # what all processes warn of, the first says
         _say(str(message), "warning:", "yellow")
 
 

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.padding import Padding
 
-from burnish.cli.app import TAKES_OVERRIDES, Overrides, app, console, safe
+from burnish.cli.app import TAKES_OVERRIDES, AsJson, Overrides, app, console, safe, tell_json
 
 PANEL = "Know"
 
@@ -17,6 +17,7 @@ PANEL = "Know"
 def config(
     key: Annotated[str | None, typer.Argument(help="a key, or a part of its name; without it, all")] = None,
     recipe: Annotated[str | None, typer.Option(help="what `recipe: NAME` sets, as lines for a config")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Every key of a config file: its default, meaning, usual range and effect."""
     from burnish.config.documentation import field_lines, recipe_lines
@@ -24,12 +25,27 @@ def config(
 
     if recipe is not None:
         console.print(safe(recipe_lines(recipe)), highlight=False, soft_wrap=True)
+        if as_json:
+            from burnish.config.recipes import RECIPES
+
+            tell_json({"recipe": recipe, "meaning": RECIPES[recipe].meaning, "keys": RECIPES[recipe].keys})
         return
     sections = field_lines()
     known = [name for lines in sections.values() for name, _, _ in lines]
     wanted = [name for name in known if key in (None, name)] or [name for name in known if str(key).lower() in name]
     if not wanted:
         raise InputError(f"there is no key {key!r}{nearest(str(key), known)}; `burnish config` lists all")
+    if as_json:
+        keys = ("key", "default", "meaning")
+        tell_json(
+            [
+                {"section": title.replace("`", "")} | dict(zip(keys, line, strict=True))
+                for title, lines in sections.items()
+                for line in lines
+                if line[0] in wanted
+            ]
+        )
+        return
     for title, lines in sections.items():
         lines = [line for line in lines if line[0] in wanted]
         if lines and len(wanted) > 1:
@@ -40,14 +56,18 @@ def config(
 
 
 @app.command(rich_help_panel=PANEL)
-def models(model: Annotated[str, typer.Argument(help="a hub id or a folder", metavar="MODEL")]) -> None:
+def models(
+    model: Annotated[str, typer.Argument(help="a hub id or a folder", metavar="MODEL")], as_json: AsJson = False
+) -> None:
     """What a model is and what burnish would do with it, before its weights are loaded."""
     from burnish.show.terminal import starting
 
     with starting(console):
         from burnish.stages.models import describe
 
-    describe(console, model)
+    facts = describe(console, model)
+    if as_json:
+        tell_json(facts)
 
 
 @app.command(context_settings=TAKES_OVERRIDES, rich_help_panel=PANEL)
@@ -57,17 +77,23 @@ def benchmark(
     output: Annotated[
         str | None, typer.Option(help="file for the numbers; default: benchmark-TIME.json in this folder")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """How fast PPO is on this machine, what memory it takes and how it rounds: a table, and a file to send."""
     from burnish.stages.benchmark import benchmark_config, report_file, run_benchmark
 
-    run_benchmark(console, benchmark_config(model, overrides or []), report_file(output))
+    report = run_benchmark(console, benchmark_config(model, overrides or []), report_file(output))
+    if as_json:
+        tell_json(report)
 
 
 @app.command(rich_help_panel=PANEL)
-def env() -> None:
+def env(as_json: AsJson = False) -> None:
     """Versions and machine, for bug reports."""
     from burnish.stages.environment import environment
 
-    for name, value in environment().items():
+    found = environment()
+    for name, value in found.items():
         console.print(safe(f"{name:14}{value}"), highlight=False)
+    if as_json:
+        tell_json(found)

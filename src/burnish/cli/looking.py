@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from burnish.cli.app import AnyRun, PPORun, app, console, safe
+from burnish.cli.app import AnyRun, AsJson, PPORun, app, console, safe, tell_json
 
 PANEL = "Look"
 
@@ -34,8 +34,15 @@ def page(
 
 
 @app.command(rich_help_panel=PANEL)
-def runs(run_dir: Annotated[str, typer.Argument(help="folder of run folders")] = "runs") -> None:
+def runs(
+    run_dir: Annotated[str, typer.Argument(help="folder of run folders")] = "runs", as_json: AsJson = False
+) -> None:
     """All runs with their outcomes, newest first."""
+    if as_json:
+        from burnish.page.overview import all_runs
+
+        tell_json(all_runs(run_dir))
+        return
     from burnish.stages.overview import list_runs
 
     list_runs(console, run_dir)
@@ -45,6 +52,7 @@ def runs(run_dir: Annotated[str, typer.Argument(help="folder of run folders")] =
 def report(
     run: PPORun,
     output: Annotated[str | None, typer.Option(help="file to write; default: report.html in the run folder")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """One HTML file: verdict, curves, samples, and every token coloured by its credit."""
     from burnish.runs.run import Run
@@ -53,30 +61,42 @@ def report(
     page = write_report(Run.open(run), output)
     if page.is_file():  # on a terminal or in a pipe, the page itself says enough
         console.print(safe(str(page)), highlight=False, soft_wrap=True)
+    if as_json:
+        tell_json({"run": run, "report": str(page)})
 
 
 @app.command(rich_help_panel=PANEL)
 def diff(
     a: Annotated[str, typer.Argument(help="a run folder", metavar="A")],
     b: Annotated[str, typer.Argument(help="another", metavar="B")],
+    as_json: AsJson = False,
 ) -> None:
     """What differs between two runs: settings and results."""
     from burnish.stages.overview import show_difference
 
-    show_difference(console, a, b)
+    found = show_difference(console, a, b)
+    if as_json:
+        tell_json(found)
 
 
 @app.command(rich_help_panel=PANEL)
-def checkpoints(run: AnyRun) -> None:
+def checkpoints(run: AnyRun, as_json: AsJson = False) -> None:
     """A run's checkpoints: step, size, and whether each verifies."""
-    from burnish.stages.verify import show_checkpoints
+    from burnish.stages.verify import show_checkpoints, told_checkpoints
 
-    show_checkpoints(console, run)
+    found = show_checkpoints(console, run)
+    if as_json:
+        tell_json({"run": run, "checkpoints": told_checkpoints(found)})
 
 
 @app.command(rich_help_panel=PANEL)
-def verify(run: AnyRun) -> None:
+def verify(run: AnyRun, as_json: AsJson = False) -> None:
     """Reads every byte of a run's checkpoints and logs; exit code 4 if something is damaged."""
-    from burnish.stages.verify import verify_run
+    from burnish.stages.verify import examine, told_examined, verify_run
 
+    if as_json:
+        examined = examine(console, run)
+        tell_json({"run": run} | told_examined(examined))
+        examined.refuse_damage()
+        return
     verify_run(console, run)

@@ -63,7 +63,7 @@ def reward(config: Config, overrides: Overrides = None, processes: Processes = N
 
 @app.command(context_settings=TAKES_OVERRIDES, rich_help_panel=PANEL)
 def train(config: Config, overrides: Overrides = None, processes: Processes = None) -> None:
-    """PPO on your prompts with your reward. Example: `burnish train configs/tldr.yaml steps=20 kl_coef=0.05`"""
+    """PPO on your prompts with your reward. Example: `burnish train config.yaml steps=20 kl_coef=0.05`"""
     _run_stage("ppo", config, overrides, processes)
 
 

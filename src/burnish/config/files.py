@@ -17,6 +17,7 @@ from burnish.rewards.parts import KINDS
 from burnish.rewards.rules import RULES
 
 MAX_CONFIG_BYTES = 1_000_000
+ABOUT_THE_FOLDER = ("format", "stage")  # what a run folder's config.yaml has beside the settings
 Config = TypeVar("Config", bound=ModelConfig)
 
 
@@ -31,6 +32,7 @@ def load_config(kind: type[Config], path: str | Path, overrides: list[str] | Non
     values = read_mapping(path)
     if "stage" in values and values.pop("stage") != kind.stage:  # a run folder's own config
         raise InputError(f"{path} is the config of a run of another stage than `burnish {kind.command}` makes")
+    values.pop("format", None)
     start_paths_at(path.parent, kind, values)
     apply_overrides(kind, values, overrides or [])
     start_paths_at(Path(), kind, values)

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from burnish.config.keys import FIXED, MEASURED, PATH, RUN
 from burnish.config.model_config import ModelConfig
+from burnish.config.ppo_rules import broken_rules
 from burnish.config.recipes import RECIPES, Recipe
 from burnish.config.rollout_config import ServedRollout
 from burnish.rewards.part import RewardPart
@@ -183,136 +184,22 @@ class PPOConfig(ModelConfig):
         update = dict(update or {})
         if update.get("recipe") in RECIPES:
             before = RECIPES[self.recipe].keys
-            left = {key: self._default_of(key) for key, value in before.items() if getattr(self, key) == value}
+            left = {key: self.default_of(key) for key, value in before.items() if getattr(self, key) == value}
             update = left | RECIPES[update["recipe"]].keys | update
         return super().model_copy(update=update, deep=deep)
 
     def broken_rules(self) -> list[str]:
-        broken = super().broken_rules()
-        for key, size in (
-            ("mini_batch_size", self.mini_batch_size),
-            ("responses_per_prompt", self.responses_per_prompt),
-        ):
-            if size is not None and self.batch_size % size:
-                lower, upper = self.batch_size // size * size, (self.batch_size // size + 1) * size
-                way_out = f"{lower} or {upper}" if lower else f"{upper}"
-                broken.append(
-                    f"batch_size {self.batch_size} is not a multiple of {key} {size}; try batch_size {way_out}"
-                )
-        if self.reward_shape == "sigmoid" and self.reward_against == "nothing":
-            broken.append("reward_shape: sigmoid needs to know what an ordinary score is; set reward_against: start")
-        if self.overlong_tokens > self.max_new_tokens:
-            broken.append(f"overlong_tokens {self.overlong_tokens} is more than max_new_tokens {self.max_new_tokens}")
-        if self._is_given_alone("overlong_penalty", "overlong_tokens"):
-            broken.append(
-                "overlong_penalty without overlong_tokens is never charged; set overlong_tokens, or leave it out"
-            )
-        if self.value_from_reward and not any(part.judges for part in self.reward_parts):
-            broken.append("value_from_reward needs a reward model; add a part of kind model to reward, or leave it out")
-        if self.reward == []:
-            broken.append("reward is an empty list; name at least one part")
-        broken += self._broken_rules_of_kl() + self._broken_rules_of_rollout()
-        if self.value_warmup_steps >= self.steps:
-            broken.append(
-                f"value_warmup_steps {self.value_warmup_steps} leaves no step of {self.steps} to train the policy"
-            )
-        return broken + self._broken_rules_of_credit() + self._broken_rules_of_the_loss()
-
-    def _broken_rules_of_credit(self) -> list[str]:
-        broken = []
-        each, mini = self.responses_per_prompt, self.mini_batch_size
-        if self.baseline in ("leave_one_out", "group_mean", "group_normalised", "tether") and each == 1:
-            broken.append(
-                f"baseline: {self.baseline} compares responses to the same prompt, and there is one; set "
-                "responses_per_prompt: 4"
-            )
-        if mini is not None and mini % each and not self.batch_size % each:
-            broken.append(
-                f"mini_batch_size {mini} would tear apart the {each} responses to a prompt; use a multiple of {each}"
-            )
-        whole = self.baseline in ("leave_one_out", "group_mean", "group_normalised")
-        if whole and self.gamma != 1:
-            broken.append(f"baseline: {self.baseline} compares whole returns, which nothing discounts; set gamma: 1")
-        if self.policy_loss == "sequence" and not whole:
-            broken.append(
-                "policy_loss: sequence has one ratio for a response, so all its tokens need the same advantage; use a "
-                "baseline of whole responses, such as group_normalised"
-            )
-        if self.baseline != "gae" and self.lam != self._default_of("lam"):
-            broken.append(f"lam belongs to GAE, and baseline is {self.baseline}; leave it out")
-        if not self.has_critic and (idle := self._given_to_the_critic()):
-            broken.append(f"baseline: {self.baseline} has no value model; leave out {', '.join(idle)}")
-        if self._is_given_alone("value_warmup_epochs", "value_warmup_steps"):
-            broken.append("value_warmup_epochs without value_warmup_steps warms up nothing; set value_warmup_steps: 1")
-        if self.value_lam is not None and self.value_target != "gae":
-            broken.append("value_lam needs value_target: gae; reward_to_go is what a value_lam of 1 gives")
-        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
-            broken.append(f"value_range {list(self.value_range)} is not of the form [lowest, highest]")
-        if self.value_range is not None and self.value_from_reward:
-            broken.append("value_from_reward takes over a head without bounds; leave out value_range, or it")
-        return broken
-
-    def _given_to_the_critic(self) -> list[str]:
-        """Keys of the value model that somebody chose. The config.yaml of a run has all keys, so there it says nothing
-        that one is given."""
-        built_by = ("value_from_reward", "value_reads_reference", "value_range", "value_warmup_steps")
-        trained_by = [key for key in type(self).model_fields if key.startswith("value_") and key not in built_by]
-        changed = [key for key in built_by if getattr(self, key) != self._default_of(key)]
-        given = [key for key in trained_by if key in self.model_fields_set]
-        return changed + (given if len(given) < len(trained_by) else [])
-
-    def _is_given_alone(self, key: str, needed: str) -> bool:
-        return key in self.model_fields_set and needed not in self.model_fields_set
-
-    def _broken_rules_of_the_loss(self) -> list[str]:
-        if self.dual_clip is not None and self.policy_loss != "clip":
-            return [f"dual_clip bounds policy_loss: clip, not {self.policy_loss}; leave it out"]
-        return []
+        return super().broken_rules() + broken_rules(self)
 
     @classmethod
-    def _default_of(cls, key: str) -> Any:
+    def default_of(cls, key: str) -> Any:
+        """What a key is where nobody sets it."""
         return cls.model_fields[key].default
 
     @property
     def has_critic(self) -> bool:
         """Whether a value model is built and trained."""
         return self.baseline in ("gae", "tether")
-
-    def _broken_rules_of_kl(self) -> list[str]:
-        broken = []
-        fitting = {"reward": ("k1",), "loss": ("exact", "k2", "k3"), "both": ("exact",)}[self.kl_in]
-        if self.kl_estimator not in fitting:
-            broken.append(
-                f"kl_estimator {self.kl_estimator} has the wrong gradient with kl_in: {self.kl_in}; use "
-                f"{' or '.join(fitting)}"
-            )
-        if self.kl_in != "reward" and self.whiten_rewards:
-            broken.append(
-                f"kl_in: {self.kl_in} prices the KL in the reward's units, which whiten_rewards changes; use one of "
-                "them"
-            )
-        if self.top_k == 0 and self.top_p < 1:
-            broken.append(
-                f"top_p {self.top_p:g} without top_k keeps sets of any size, and they are stored; set top_k (50 to "
-                "1000), or top_p: 1"
-            )
-        return broken
-
-    def _broken_rules_of_rollout(self) -> list[str]:
-        if self.rollout is None:
-            return []
-        broken = []
-        if self.adapter_scope != "sequence":
-            broken.append(
-                "rollout: a server applies an adapter to the prompt too, and adapter_scope: response trains one that "
-                "acts on the response alone; set adapter_scope: sequence"
-            )
-        if self.top_k or self.top_p < 1:
-            broken.append(
-                "rollout: a server does not say which tokens top_k and top_p kept, so its responses could not be "
-                "scored as they were sampled; set top_k: 0 and top_p: 1"
-            )
-        return broken
 
     @property
     def prompts_per_step(self) -> int:

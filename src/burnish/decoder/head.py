@@ -70,6 +70,14 @@ def kl_of_states(hidden: Tensor, ref_hidden: Tensor, head: Head, temperature: fl
     return _KLOfStates.apply(hidden, ref_hidden, head, temperature)
 
 
+def kl_from_states(hidden: Tensor, teacher_hidden: Tensor, head: Head, temperature: float = 1.0) -> Tensor:
+    """KL(teacher || student) over the whole vocabulary at each state, differentiable in the student's `hidden`.
+
+    hidden and teacher_hidden [N, H]  ->  [N]
+    """
+    return _KLFromStates.apply(hidden, teacher_hidden, head, temperature)
+
+
 def entropy_of_states(hidden: Tensor, head: Head, kept: Tensor | None, temperature: float = 1.0) -> Tensor:
     """Entropy over the kept set (or the whole vocabulary) at each state, differentiable in `hidden`.
 
@@ -199,6 +207,27 @@ class _KLOfStates(_OfStates):
             kl[chunk] = (p[:, None] @ difference[:, :, None]).reshape(-1)  # [n]
             if gradient is not None:
                 of_logits = difference.sub_(kl[chunk, None]).mul_(p)  # [n, V]
+                gradient[chunk] = _of_states(of_logits, slopes, head, None, None, temperature)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return kl
+
+
+class _KLFromStates(_OfStates):
+    """sum_v q_v (log q_v - log p_v) with the teacher's q, in chunks of states; d/dz_v = p_v - q_v."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, teacher_hidden: Tensor, head: Head, temperature: float) -> Tensor:
+        kl = hidden.new_empty(len(hidden), dtype=torch.float32)
+        gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None  # [N, H]
+        for chunk in _chunks(len(hidden), head.weight, None, whole=True):
+            z = _logits(hidden[chunk], head, temperature)  # [n, V]
+            slopes, logprobs = head.slopes(z, temperature), z.log_softmax(-1)
+            del z  # its room is for the teacher's
+            taught = _logits(teacher_hidden[chunk], head, temperature).log_softmax(-1)
+            kl[chunk] = exact_kl(taught, logprobs)
+            if gradient is not None:
+                of_logits = logprobs.exp_().sub_(taught.exp_())  # [n, V]
                 gradient[chunk] = _of_states(of_logits, slopes, head, None, None, temperature)
         if gradient is not None:
             ctx.save_for_backward(gradient)

@@ -149,6 +149,23 @@ class GrowingCache:
         self.shared = None if self.shared is None else self.shared.keep(rows)
         self.states = {place: state[rows] for place, state in self.states.items()}
 
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[GrowingCache, int]], room: int) -> GrowingCache:
+        """The sequences of several caches in one, with room for more tokens. Each comes with the number of its first
+        columns that hold nothing but padding and are left out. All end in the same column, where the next tokens go.
+        """
+        filled = max(cache.filled - padding for cache, padding in parts)
+        batch, like = sum(cache.room.shape[2] for cache, _ in parts), parts[0][0].room
+        together = like.new_zeros(*like.shape[:2], batch, like.shape[3], filled + room, like.shape[5])
+        first = 0
+        for cache, padding in parts:
+            last = first + cache.room.shape[2]
+            width = cache.filled - padding
+            together[:, :, first:last, :, filled - width : filled] = cache.room[..., padding : cache.filled, :]
+            first = last
+        states = {place: torch.cat([cache.states[place] for cache, _ in parts]) for place in parts[0][0].states}
+        return cls(together, filled, states=states)
+
 
 class PromptCache:
     """What the frozen base keeps of prompts that it has already read, by their tokens; the oldest leave first.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from burnish.system.modules import if_there
+
 MALLOC_MMAP_THRESHOLD = -3  # its name in malloc.h is M_MMAP_THRESHOLD
 
 
@@ -25,10 +27,11 @@ def peak_bytes() -> int:
     if sys.platform == "linux":  # getrusage would begin with the peak of the process that started this one
         status = Path("/proc/self/status").read_text()
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")) * 1024
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    if resource := if_there("resource"):
+        peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return peak if sys.platform == "darwin" else peak * 1024
+    now = psutil.Process().memory_info()
+    return int(getattr(now, "peak_wset", now.rss))  # Windows
 
 
 def held_bytes() -> int:

@@ -9,17 +9,15 @@ demonstrations.jsonl  the better answers that people wrote, as `burnish sft` rea
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from burnish.errors import InputError
-from burnish.runs.disk import inside, is_whole_line, without_links, write_whole
+from burnish.runs.disk import inside, is_whole_line, json_lines, without_links, write_whole
 from burnish.runs.run import lines_of
+from burnish.system.locks import alone_in
 from burnish.text import without_secrets
 
 Row = dict[str, Any]
@@ -60,16 +58,7 @@ class Said:
         return inside(self.folder, f"{self.prefix}{kind}.jsonl")
 
     def rows(self, kind: str = "choices") -> list[Row]:
-        path = self.path(kind)
-        lines = path.read_bytes().splitlines() if path.is_file() else []
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if number < len(lines):  # a last line cut by a kill is none
-                    raise InputError(f"{path}:{number} is damaged: {error}") from None
-        return rows
+        return json_lines(self.path(kind))
 
     def keep(self, row: Row) -> None:
         """Appends it, and what is learned from it."""
@@ -77,7 +66,7 @@ class Said:
 
     def keep_after(self, row_of: Callable[[list[Row]], Row | None]) -> bool:
         """The same for a row that depends on those before it; whether there was one."""
-        with self._alone():
+        with alone_in(self.folder):
             row = without_secrets(row_of(self.rows()))
             if row is None:
                 return False
@@ -94,7 +83,7 @@ class Said:
         self, which: Callable[[Row], bool], only_if: Callable[[list[Row]], bool] = lambda rows: True
     ) -> Row | None:
         """The last row of that kind, and what was learned from it, as if it had never been said."""
-        with self._alone():
+        with alone_in(self.folder):
             rows = self.rows()
             if not only_if(rows):
                 return None
@@ -109,16 +98,6 @@ class Said:
                 write_whole(self.path(kind), lines_of(rows[:place] + rows[place + 1 :]))
                 return rows[place]
         return None
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One writer at a time, of all processes. The kernel lets go of the lock when a process ends."""
-        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
 
 def _append(path: Path, row: Row) -> int:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from burnish.drawing.notebook import html_of_verdict
 from burnish.evaluation.evaluation import Evaluation, distinct
 from burnish.evaluation.paired import ENOUGH, MIN_DECIDED, SMALL_GAIN, PairedComparison, compare
 
@@ -37,6 +38,10 @@ class Verdict:
             "win_rate_by_people": self.human_wins and self.human_wins.as_dict(),
             "best_of_n": self.best_of_n,
         }
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the sentence, and who won how often."""
+        return html_of_verdict(self.as_dict())
 
 
 def judge(

@@ -19,8 +19,9 @@ from burnish.decoder.shared_base import SharedBase
 from burnish.errors import InputError
 from burnish.models.role import RoleModel, ScalarModel
 from burnish.processes import world
-from burnish.runs.disk import folder_to_disk, fresh_folder, to_disk
+from burnish.runs.disk import folder_to_disk, fresh_folder
 from burnish.runs.run import Run
+from burnish.system.files import to_disk
 
 
 def save_adapter(role: RoleModel, target: Path) -> None:

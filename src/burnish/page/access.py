@@ -7,18 +7,13 @@ from our own pages and bring the token. Beyond this machine, everything needs th
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
-import secrets
-import socket
-import time
-from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from burnish.web.access import Access, Rate, declared_length, limited
 
 LARGEST_BODY = 1_000_000  # bytes
 LONGEST_ADDRESS = 4_000  # bytes of path and query
@@ -37,75 +32,6 @@ HEADERS = {
 }
 
 
-class Rate:
-    """So many a minute, in bursts of no more."""
-
-    def __init__(self, per_minute: int) -> None:
-        self._per_second, self._most = per_minute / 60, float(per_minute)
-        self._left, self._then = self._most, time.monotonic()
-
-    def allows(self) -> bool:
-        now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._then) * self._per_second)
-        self._then = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
-@dataclass(frozen=True)
-class Access:
-    """Where the page listens, and the token that opens it."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        return _is_loopback(self.host)
-
-    @property
-    def cookie(self) -> str:
-        """Its name: ports of one machine share their cookies."""
-        return f"burnish-{self.port}"
-
-    def answers_to(self, host: str) -> bool:
-        """Whether a Host header names this page. Its port may be another one: that of an SSH tunnel."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            urlsplit(f"//{host}").port  # noqa: B018  # raises where it is none
-        except ValueError:
-            return False
-        if _is_loopback(name):
-            return True
-        return not self.is_local and (_is_address(name) or name in (self.host.lower(), socket.gethostname().lower()))
-
-    def comes_from_here(self, headers: Headers) -> bool:
-        """Whether one of our own pages sent it, or no browser at all."""
-        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if origin is not None and (
-            urlsplit(origin).scheme not in ("http", "https") or urlsplit(origin).netloc != headers.get("host")
-        ):
-            return False
-        return site in (None, "same-origin", "none")
-
-    def has_token(self, headers: Headers) -> bool:
-        given = []
-        if headers.get("authorization", "").startswith("Bearer "):
-            given.append(headers["authorization"].removeprefix("Bearer "))
-        for cookie in headers.get("cookie", "").split(";"):  # other servers of this machine set theirs, of any form
-            name, _, value = cookie.strip().partition("=")
-            if name == self.cookie:
-                given.append(value)
-        return any(self.is_token(text) for text in given)
-
-    def is_token(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self.token.encode())
-
-
 class Guard:
     """Stands before the application."""
 
@@ -120,7 +46,7 @@ class Guard:
         elif scope["type"] == "http":  # there are no web sockets
             refusal = self._refusal(scope)
             app = refusal or self.app
-            await app(scope, receive if refusal else _limited(receive), _with_headers(send, scope["path"]))
+            await app(scope, receive if refusal else limited(receive, LARGEST_BODY), _with_headers(send, scope["path"]))
 
     def _refusal(self, scope: Scope) -> Response | None:
         """What is answered instead, if anything is."""
@@ -130,7 +56,7 @@ class Guard:
             return _refused(scope, 414, "the address is too long")
         if not access.answers_to(headers.get("host", "")):
             return _refused(scope, 403, "this page does not answer to that name; open the address that it printed")
-        if int(_digits(headers.get("content-length", "0"))) > LARGEST_BODY:
+        if declared_length(headers, LARGEST_BODY) > LARGEST_BODY:
             return _refused(scope, 413, f"more than {LARGEST_BODY} bytes")
         writes = method not in SAFE_METHODS
         if writes and not access.comes_from_here(headers):
@@ -166,21 +92,6 @@ def _refused(scope: Scope, status: int, why: str) -> Response:
     return PlainTextResponse(why + "\n", status)
 
 
-def _limited(receive: Receive) -> Receive:
-    """A body without a length is counted as it comes."""
-    size = 0
-
-    async def counted() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > LARGEST_BODY:
-            raise HTTPException(413, f"more than {LARGEST_BODY} bytes")
-        return message
-
-    return counted
-
-
 def _with_headers(send: Send, path: str) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -191,24 +102,3 @@ def _with_headers(send: Send, path: str) -> Send:
         await send(message)
 
     return sending
-
-
-def _digits(text: str) -> str:
-    """A length that is none counts as too long."""
-    return text if text.isascii() and text.isdigit() and len(text) < 16 else str(LARGEST_BODY + 1)
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return name == "localhost"
-
-
-def _is_address(name: str) -> bool:
-    """A number: no DNS can point it elsewhere."""
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return False
-    return True

@@ -22,9 +22,10 @@ from starlette.types import ASGIApp
 
 from burnish.errors import BurnishError, InputError, LockedError
 from burnish.page import chat, compare, credit, judge, one_run, overview, reward_model, rollouts, same_prompt, start
-from burnish.page.access import Access, Guard
+from burnish.page.access import Guard
 from burnish.page.library import DAMAGE, Library, NoSuchRunError
 from burnish.page.view import Action, Asked, Data, Looks, Stream, View
+from burnish.web.access import Access
 
 VIEWS: tuple[View, ...] = (
     overview.VIEW,

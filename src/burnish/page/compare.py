@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from burnish.page.figures import described, titles_of
+from burnish.drawing.charts import COLUMNS, thinned
+from burnish.drawing.curves import titles_of
+from burnish.page.figures import described
 from burnish.page.view import Asked, Data, View
-from burnish.show.charts import COLUMNS, thinned
 
 MOST_RUNS = 6  # as many as there are kinds of line
 NAMES_ONLY = ("run_dir", "run_name")

@@ -6,12 +6,12 @@ import math
 import os
 from typing import Any
 
+from burnish.drawing.tokens import COLUMN_NAMES, OF_THE_RESPONSE, SHADES, signed_kl
 from burnish.page.kept_responses import KeptResponses
 from burnish.page.view import Asked, Data, View
 from burnish.runs.run import Run
 from burnish.sa_pairs.columns import COLUMNS
 from burnish.show.credit import credit_sentence, unmeasured_sentence
-from burnish.show.page import COLUMN_NAMES, OF_THE_RESPONSE, SHADES
 
 STRENGTHS = 10  # of colour
 MORE_SHADES = {
@@ -103,8 +103,8 @@ def _tokens(sample: dict[str, Any], columns: list[str], by: str, subtracted: flo
 
 def _shown(sample: dict[str, Any], by: str, subtracted: float) -> list[float]:
     """The number under each token; its sign decides the colour."""
-    if by == "kl":  # k1 whatever kl_estimator was charged: only it has a sign
-        return [a - b for a, b in zip(sample["logprob_policy"], sample["logprob_ref"], strict=True)]
+    if by == "kl":
+        return signed_kl(sample)
     if by == "advantage":
         return [own - subtracted for own in sample["advantage"]]
     if by == "ratio":

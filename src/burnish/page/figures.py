@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from burnish.drawing.charts import COLUMNS, thinned
+from burnish.drawing.health import LOOKED_AT, alarm_of, band_of
 from burnish.page.growing import Metrics
 from burnish.ppo.meanings import METRICS, Metric
-from burnish.show.charts import COLUMNS, thinned
-from burnish.show.health import LOOKED_AT, alarm_of, band_of
-from burnish.show.page import CHARTS
 
-SUPERVISED = {
-    "loss": ("Loss", "nats"),
-    "accuracy": ("Accuracy", "share of the batch's pairs"),
-    "margin": ("Margin", "score"),
-    "grad_norm": ("Gradient norm", ""),
-    "learning_rate": ("Learning rate", ""),
-}
 MEANINGS = METRICS | {
     "loss": Metric("Mean loss of the update's batch.", "falls, with noise", "-"),
     "accuracy": Metric("Share of the batch's pairs in which the chosen answer scores higher.", "rises above 0.5", "-"),
@@ -24,11 +16,6 @@ MEANINGS = METRICS | {
     "grad_norm": Metric("Gradient norm before clipping.", "steady", "jumps by 10x: an unstable update"),
 }
 UNKNOWN = Metric("", "-", "-")
-
-
-def titles_of(stage: str | None) -> dict[str, tuple[str, str]]:
-    """Title and unit of what is drawn of a stage's runs."""
-    return CHARTS if stage == "ppo" else SUPERVISED
 
 
 def figure(metrics: Metrics, name: str, title: str, unit: str) -> dict[str, Any] | None:

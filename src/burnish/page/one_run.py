@@ -11,13 +11,14 @@ from typing import Any
 
 import psutil
 
+from burnish.drawing.comparison import comparison, who_won
+from burnish.drawing.curves import titles_of
 from burnish.errors import InputError
-from burnish.page.figures import figure, other_numbers, titles_of
+from burnish.page.figures import figure, other_numbers
 from burnish.page.growing import Metrics, last_rows
 from burnish.page.view import Action, Asked, Data, View, quoted, span
 from burnish.runs.journal import JOURNAL, Condition, ask_to_stop, condition_of, doing_now
 from burnish.runs.run import Run
-from burnish.show.comparison import comparison, who_won
 from burnish.show.earlier_stages import earlier_stages
 from burnish.show.terminal import PHASES
 

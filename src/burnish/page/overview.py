@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from burnish.page.library import Library
 from burnish.page.view import Asked, Data, View
 
 STAGES = ("", "ppo", "reward", "sft")
@@ -37,6 +39,11 @@ def data(asked: Asked) -> Data:
         "states": {state: sum(row["state"] == state for row in rows) for state in STATES[1:]},
         "query": wanted,
     }
+
+
+def all_runs(folder: str) -> Data:
+    """The same for the command line: every run, newest first."""
+    return data(Asked(Library(Path(folder)), {}, {}))
 
 
 def _fits(row: dict[str, Any], wanted: dict[str, str]) -> bool:

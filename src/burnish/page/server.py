@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 import webbrowser
 from pathlib import Path
 
 import uvicorn
 from rich.console import Console
 
-from burnish.errors import InputError
-from burnish.page.access import Access
 from burnish.page.app import application
 from burnish.page.candidates import of_file
 from burnish.page.library import Library
 from burnish.text import plain
+from burnish.web.access import Access
+from burnish.web.listening import listen, settings_of, shown_host
 
 USUAL_PORT = 8765
-MOST_CONNECTIONS = 1000
 
 
 def serve(
@@ -30,9 +28,9 @@ def serve(
         of_file(Path(labelled))  # now, not in the browser, it is told what is wrong with it
         Path(folder).mkdir(parents=True, exist_ok=True)
     library = Library(Path(folder), None if labelled is None else Path(labelled).resolve())
-    listening = _listen(host, port)
+    listening = listen(host, (USUAL_PORT, 0) if port is None else (port,))
     access = Access(host, listening.getsockname()[1])
-    address = f"http://{_shown_host(listening)}:{access.port}/?token={access.token}"
+    address = f"http://{shown_host(listening)}:{access.port}/?token={access.token}"
     console.print(plain(f"The runs of {folder} are at {address}"), highlight=False, soft_wrap=True)
     if not access.is_local:
         warning = (
@@ -49,45 +47,4 @@ def serve(
 
 
 def server_of(app: object) -> uvicorn.Server:
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,  # type: ignore[arg-type]
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,  # who asks is told by the connection, not by what it says of itself
-            ws="none",
-            lifespan="off",
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=1,
-        )
-    )
-
-
-def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket on the port asked for; unasked, the usual one, or any that is free."""
-    try:
-        family, *_, where = socket.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)[0]
-    except OSError:
-        raise InputError(f"host {host!r} is not an address; leave --host out for this machine") from None
-    for number in (USUAL_PORT, 0) if port is None else (port,):
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((where[0], number))
-        except OSError as error:
-            listening.close()
-            if port is None and number:
-                continue
-            told = error.strerror or error
-            raise InputError(f"cannot listen on {host} port {number}: {told}; choose another with --port") from None
-        return listening
-    raise AssertionError("a free port is always found or refused")
-
-
-def _shown_host(listening: socket.socket) -> str:
-    """As a browser can open it."""
-    host = listening.getsockname()[0]
-    if host in ("0.0.0.0", "::"):
-        return socket.gethostname()
-    return f"[{host}]" if ":" in host else host
+    return uvicorn.Server(settings_of(app))

@@ -25,6 +25,7 @@ from burnish.page.view import Action, Asked, Data, View, address
 from burnish.runs.disk import without_links, write_whole
 from burnish.runs.run import Run
 from burnish.stages.stage import STAGES
+from burnish.system.lives import of_its_own
 
 FIRST = ("run_name", "model_name", "prompts", "demonstrations", "preferences", "scores", "reward", "sft", "recipe",
          "steps", "learning_rate")  # fmt: skip
@@ -148,7 +149,7 @@ def _process(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own: neither the page's end nor its terminal's touches it."""
     with open(log, "wb", opener=without_links) as out:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, **of_its_own()
         )
     threading.Thread(target=process.wait, daemon=True).start()  # so that nothing of it stays when it ends
     return process

@@ -19,8 +19,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from burnish.drawing.charts import Chart, Line, short
 from burnish.page.library import Library
-from burnish.show.charts import Chart, Line, short
 from burnish.text import headline, hider, visible
 
 Data = dict[str, Any]

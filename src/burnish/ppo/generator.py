@@ -63,6 +63,7 @@ class SequenceGenerator:
             rollout = self._rollout(engine, speaker, encoded, own, sampler or self.sampler, generator)
             pairs = None if rollout is None else self._attributed(rollout, speaker, prompts, own)
         whole = shared(pairs, own, encoded, self.builder.groups(prompts))
+        whole = replace(whole, decode=self.encoder.tokenizer.decode)
         return whole, self.decode(whole)
 
     def _rollout(

@@ -43,6 +43,13 @@ METRICS: dict[str, Metric] = {
         "below half",
         "near 1: the prompts are too easy or too hard, or the reward hardly differs between responses",
     ),
+    "group_explained": Metric(
+        "How much of the scores' variance the mean of the prompt's other responses predicts: what comparing responses "
+        "to the same prompt is worth beside comparing them with the whole batch.",
+        "0.2-0.8, and well above `explained_variance` where a value model has learned little",
+        "below 0: prompts hardly differ in what they earn, so the comparison only adds noise; use more responses to "
+        "a prompt, or `recipe: reinforce++`",
+    ),
     "kl": Metric(
         "KL of the policy to the reference per response in nats: at each token the exact KL of the distribution that "
         "was sampled from to the reference's whole distribution, summed over the response, then the mean over them.",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from burnish.maths import explained_variance, masked_mean
+from burnish.maths import explained_variance, leave_one_out_mean, masked_mean
+from burnish.processes import world
 from burnish.sa_pairs.table import SAPairs
 
 
@@ -28,6 +31,7 @@ def step_metrics(sa_pairs: SAPairs, score: Tensor, kl_coef: float) -> dict[str, 
     group = torch.tensor(list(sa_pairs.groups))
     if len(group.unique()) < len(group):
         metrics["flat_groups"] = _flat_groups(score, group)
+        metrics["group_explained"] = _group_explained(score, group)
     for name in ("entropy", "value", "returns"):
         if sa_pairs.has(name):
             metrics[name] = float(masked_mean(sa_pairs[name], mask))
@@ -43,8 +47,26 @@ def _flat_groups(score: Tensor, group: Tensor) -> float:
     return sum(bool((own == own[0]).all()) for own in groups) / len(groups)
 
 
+def _group_explained(score: Tensor, group: Tensor) -> float:
+    """How much of the variance of scores [B] the mean of the prompt's other responses predicts."""
+    several = (group == group[:, None]).sum(1) > 1  # [B]
+    return float(explained_variance(leave_one_out_mean(score, group), score, several))
+
+
 def sampler_gap(sa_pairs: SAPairs) -> float | None:
     """Mean distance of the sampler's log-probabilities from a training pass's; None where they are the same ones."""
     if not sa_pairs.has("sampler_logprob"):
         return None
     return float(masked_mean((sa_pairs["logprob"] - sa_pairs["sampler_logprob"]).abs(), sa_pairs.mask))
+
+
+def by_process(seconds: float) -> dict[str, Any]:
+    """Where several processes make a step: how long each has worked, and how long they waited for each other."""
+    if world.size() == 1:
+        return {}
+    waited = world.take_seconds_waited()
+    both = world.gather([seconds - waited, waited])
+    return {
+        "seconds_by_process": {str(n): worked for n, (worked, _) in enumerate(both)},
+        "seconds_waited": sum(waited for _, waited in both) / len(both),
+    }

@@ -15,13 +15,12 @@ from burnish.base_setup.lora_files import adapter_folder
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import PPOConfig
 from burnish.data.records import require_references
+from burnish.drawing.notebook import html_of_trainer
 from burnish.errors import DivergedError, InputError
 from burnish.maths import linear_decay
-from burnish.models.adapter_files import load_adapter, save_to_run
+from burnish.models.adapter_files import save_to_run
 from burnish.models.policy_model import PolicyModel
 from burnish.models.reward_model import RewardModel
-from burnish.models.sft_model import SFTModel
-from burnish.models.value_model import ValueModel
 from burnish.ppo.advantage import (
     Estimator,
     GAEAdvantage,
@@ -44,10 +43,12 @@ from burnish.ppo.from_run import (
 from burnish.ppo.generator import SequenceGenerator
 from burnish.ppo.guards import ConstantRewardGuard, RunawayGuard, SamplerGapGuard
 from burnish.ppo.memory_report import memory_report
-from burnish.ppo.metrics import sampler_gap, step_metrics
+from burnish.ppo.metrics import by_process, sampler_gap, step_metrics
 from burnish.ppo.model_trainer import ModelTrainer
+from burnish.ppo.prompt_order import prompts_of_step
 from burnish.ppo.reward_computer import RewardComputer, only_scored, weighted
 from burnish.ppo.reward_kl import KLController, KLDivergence, RewardAdjuster, shaping_of
+from burnish.ppo.roles import RewardModels, Roles
 from burnish.ppo.score_centre import ScoreCentre
 from burnish.ppo.scores import Scores
 from burnish.ppo.trainer_state import restore_into, state_of
@@ -59,6 +60,7 @@ from burnish.rollout.sampling import Sampler
 from burnish.rollout.vllm import VllmEngine
 from burnish.runs.checkpoints import State
 from burnish.runs.run import GIVEN, Run
+from burnish.sa_pairs.response import first_responses
 from burnish.sa_pairs.table import SAPairs
 
 
@@ -86,14 +88,15 @@ class PPOTrainer:
         self.given = given_from_python(config, reward=reward, model=model, estimator=estimator, engine=engine)
         self.estimator = estimator or baseline_of(config)
         refuse_half_a_state(self.estimator)
-        self._num_reward_models = 0
         if reward is None:
             for part in config.reward_parts:
                 part.check(Workshop(config.reward_timeout))  # what does not exist fails before anything is loaded
         start = None if config.sft is None else adapter_folder(config.sft, "sft")
         self.setup = BaseSetup(config, model, tokenizer, encoder, start)
         self.base = self.setup.base
-        self._add_roles(has_critic=config.has_critic and estimator is None)
+        roles = Roles.on(self.setup, config, has_critic=config.has_critic and estimator is None)
+        self.policy, self.sft_model, self.value_model = roles.policy, roles.sft_model, roles.value_model
+        self.reward_models = RewardModels(self.setup)
 
         self.clock = Clock()
         sampler = Sampler(config.temperature, config.top_k, config.top_p)
@@ -136,6 +139,8 @@ class PPOTrainer:
             else None
         )
         self.step = 0
+        self.history: list[dict[str, Any]] = []
+        """The metrics of every step that this trainer has made."""
         self.sampling_generator = torch.Generator(self.base.device).manual_seed(config.seed)
 
     @classmethod
@@ -174,16 +179,18 @@ class PPOTrainer:
             f"{self.config.steps})"
         )
 
+    def _repr_html_(self) -> str:
+        """In a notebook: what is set, the curves so far, and responses of the last step."""
+        settings = self.config.model_dump(mode="json", exclude_defaults=True, exclude={"model_name", "steps"})
+        last = self.experience_buffer.tables[-1:]
+        samples = [sample for pairs in last for sample in first_responses(pairs, most=2)]
+        total = sum(len(pairs.mask) for pairs in last)
+        return html_of_trainer(repr(self), settings, self.history, samples, total)
+
     def reward_of(self, parts: list[RewardPart]) -> RewardComputer:
         """A reward as the config writes it. Every reward model becomes an adapter of its own on the shared base."""
-        workshop = Workshop(self.config.reward_timeout, self._reward_model, self._start_answers)
+        workshop = Workshop(self.config.reward_timeout, self.reward_models.load, self._start_answers)
         return RewardComputer(weighted(parts, workshop), self.base.tokenizer, self.clock)
-
-    def _reward_model(self, path: str) -> RewardModel:
-        adapter = f"reward_{self._num_reward_models}"
-        self._num_reward_models += 1
-        self.setup.add_adapter(adapter)
-        return RewardModel(self.base, self.setup.encoder.encode, adapter).load(adapter_folder(path, "reward"))
 
     def _start_answers(self, prompts: Sequence[str]) -> list[str]:
         """The most likely ones of the model that training starts from."""
@@ -194,25 +201,6 @@ class PPOTrainer:
             batch = list(prompts[first : first + size])
             texts += self.generator.generate_sequences(batch, sampler=greedy, speaker=start)[1]
         return texts
-
-    def _add_roles(self, has_critic: bool) -> None:
-        """Policy, reference and, if there is one, the critic."""
-        config = self.config
-        self.setup.add_adapter("policy")
-        if has_critic:
-            self.setup.add_adapter("value")
-        self.policy = PolicyModel(self.base, "policy", config.temperature)
-        self.sft_model = SFTModel(self.base, config.temperature)
-        self.value_model = ValueModel(self.base, "value", config.value_range) if has_critic else None
-        if self.setup.start is not None:
-            self._start_from_sft(self.setup.start)
-
-    def _start_from_sft(self, folder: Path) -> None:
-        """The SFT adapter twice: frozen as the reference, and as the policy's start."""
-        self.setup.add_adapter("sft")
-        load_adapter(self.base, "sft", folder)
-        load_adapter(self.base, "policy", folder)
-        self.sft_model = SFTModel(self.base, self.config.temperature, adapter="sft")
 
     # ----------------------------------------------------------------------------------------------- the step
 
@@ -297,12 +285,13 @@ class PPOTrainer:
             "buffer_mb": self.experience_buffer.nbytes / 2**20,
             "seconds": time.perf_counter() - started,
             **{f"seconds_{name}": seconds for name, seconds in self.clock.seconds.items()},
-            **_by_process(time.perf_counter() - started),
+            **by_process(time.perf_counter() - started),
         }
         self.kl_controller.update(metrics["kl"], sa_pairs.mask.shape[0])
         self.runaway_guard.check(metrics["kl"] / max(metrics["response_tokens"], 1))
         self.constant_reward_guard.check(rewards.totals)
         self.step += 1
+        self.history.append({"step": self.step} | metrics)
         return {
             "step": self.step,
             "prompts": list(prompts),
@@ -334,14 +323,8 @@ class PPOTrainer:
         return history
 
     def prompts_of_step(self, prompts: Sequence[str], step: int) -> list[str]:
-        """One prompt for each response: all prompts in a random order, then all again in another, cut into steps, and
-        each repeated for its responses.
-        """
-        size = self.config.prompts_per_step
-        positions = range(step * size, (step + 1) * size)
-        rounds = {p // len(prompts) for p in positions}
-        orders = {r: _order(len(prompts), self.config.seed, r) for r in rounds}
-        chosen = [prompts[orders[p // len(prompts)][p % len(prompts)]] for p in positions]
+        """One prompt for each response, those to the same prompt beside each other (prompt_order.py)."""
+        chosen = prompts_of_step(prompts, step, self.config.prompts_per_step, self.config.seed)
         return [prompt for prompt in chosen for _ in range(self.config.responses_per_prompt)]
 
     def save(self, folder: str | Path) -> None:
@@ -376,21 +359,3 @@ class PPOTrainer:
     def memory_report(self, prompts: Sequence[str] = ()) -> list[tuple[str, float, str]]:
         """Name, megabytes, what they are: of every role, and with prompts also of the work on them and the peak."""
         return memory_report(self, prompts)
-
-
-def _by_process(seconds: float) -> dict[str, Any]:
-    """Where several processes make a step: how long each has worked, and how long they waited for each other."""
-    if world.size() == 1:
-        return {}
-    waited = world.take_seconds_waited()
-    both = world.gather([seconds - waited, waited])
-    return {
-        "seconds_by_process": {str(n): worked for n, (worked, _) in enumerate(both)},
-        "seconds_waited": sum(waited for _, waited in both) / len(both),
-    }
-
-
-def _order(size: int, seed: int, round_number: int) -> list[int]:
-    """A random order of range(size), one for each round through the prompts."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + round_number)
-    return torch.randperm(size, generator=generator).tolist()

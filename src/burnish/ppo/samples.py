@@ -7,9 +7,8 @@ from typing import Any
 
 from burnish.ppo.meanings import METRICS
 from burnish.runs.run import Run
-from burnish.sa_pairs.columns import COLUMNS
+from burnish.sa_pairs.response import columns_of_response
 from burnish.sa_pairs.table import SAPairs
-from burnish.text import without_secrets
 
 
 def log_step(run: Run, results: dict[str, Any], tokenizer: Any, num_samples: int) -> None:
@@ -24,21 +23,11 @@ def log_step(run: Run, results: dict[str, Any], tokenizer: Any, num_samples: int
         }
         if len(parts := results["rewards"].parts) > 1:
             heading["reward_parts"] = {name: own[number] for name, own in parts.items()}
-        run.append("samples.jsonl", heading | _token_columns(results["sa_pairs"], number, tokenizer))
+        run.append("samples.jsonl", heading | columns_of_response(results["sa_pairs"], number, tokenizer.decode))
 
 
 def response_rows(step: int, texts: list[str], pairs: SAPairs, tokenizer: Any) -> Iterator[dict[str, Any]]:
     """All responses of a step that went wrong before it had scores."""
     for number, text in enumerate(texts):
         heading = {"step": step, "number": pairs.numbers[number], "response": text}
-        yield heading | _token_columns(pairs, number, tokenizer)
-
-
-def _token_columns(pairs: SAPairs, number: int, tokenizer: Any) -> dict[str, Any]:
-    """Everything known of one response's tokens."""
-    length = int(pairs.lengths[number])
-    columns = {c.row_key: pairs[n][number, :length].tolist() for n, c in COLUMNS.items() if pairs.has(n)}
-    tokens = [tokenizer.decode([i]) for i in columns["action"]]
-    if without_secrets("".join(tokens)) != "".join(tokens):  # a secret in pieces would not be recognised
-        tokens, columns["action"] = ["[hidden]"] * length, [0] * length
-    return {"tokens": tokens, **columns}
+        yield heading | columns_of_response(pairs, number, tokenizer.decode)

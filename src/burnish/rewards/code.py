@@ -11,16 +11,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from pathlib import Path
 from typing import IO, Any, Literal
 
 from pydantic import Field
 
 from burnish.data.records import reference_of
 from burnish.errors import InputError, RewardFailedError
-from burnish.rewards import confined
 from burnish.rewards.part import RewardPart, Workshop
 from burnish.rewards.rules import check_references
 
+CONFINED = Path(__file__).with_name("confined.py")  # Linux's own: elsewhere it cannot even be imported
 LAUNCH_SECONDS = 30.0  # beyond the program's own: two processes start
 LONGEST_COMPLAINT = 2000
 # Reads the program, then the tests. A program that ends early, or fails, never comes to say the word.
@@ -105,7 +106,7 @@ def run_confined(program: str, tests: str, limits: dict[str, Any]) -> tuple[Lite
         tempfile.TemporaryFile() as refusal,
     ):
         own = {"folder": folder, "driver": DRIVER, "refusal": refusal.fileno()}
-        command = [sys.executable, "-I", confined.__file__, json.dumps(limits | own)]
+        command = [sys.executable, "-I", str(CONFINED), json.dumps(limits | own)]
         streams: dict[str, Any] = {"stdout": out, "stderr": errors, "pass_fds": [refusal.fileno()]}
         time = limits["seconds"] + LAUNCH_SECONDS
         try:

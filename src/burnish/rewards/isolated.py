@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 from burnish.data.records import reference_of
 from burnish.errors import InputError, RewardFailedError
+from burnish.system.pipes import Pipes, pipes_of
 from burnish.text import without_secrets
 
 START_SECONDS = 120.0  # a reward file may import large libraries
@@ -26,6 +26,7 @@ class IsolatedFunction:
         self.seconds = seconds
         self.__name__ = address.rpartition(":")[2]
         self._worker: subprocess.Popen[bytes] | None = None
+        self._pipes: Pipes | None = None
         self._takes_tokens = False
         self._unread = b""
 
@@ -36,10 +37,12 @@ class IsolatedFunction:
             command = [sys.executable, "-P", "-m", "burnish.rewards.worker", self.address, str(os.getpid())]
             self._unread = b""
             self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-            for pipe in (self._worker.stdin, self._worker.stdout):
-                assert pipe is not None
-                os.set_blocking(pipe.fileno(), False)  # whatever the worker does, this end waits no longer than it may
-            ready = self._read(_Limit(START_SECONDS, "to start"))
+            self._pipes = pipes_of(self._worker)
+            limit = _Limit(START_SECONDS, "to start")
+            try:
+                ready = self._read(limit)
+            except TimeoutError:
+                raise self._too_slow(limit) from None
             if "error" in ready:
                 raise InputError(without_secrets(ready["error"]))
             self._takes_tokens = ready["takes_tokens"]
@@ -58,8 +61,11 @@ class IsolatedFunction:
         }
         limit = _Limit(self.seconds, "(reward_timeout)")
         try:
-            self._write(json.dumps(question).encode() + b"\n", limit)
+            assert self._pipes is not None
+            self._pipes.write(json.dumps(question).encode() + b"\n", limit.end)
             answer = self._read(limit)
+        except TimeoutError:
+            raise self._too_slow(limit) from None
         except OSError:
             self.stop()
             raise RewardFailedError(f"reward {self.__name__}: its process ended") from None
@@ -70,39 +76,22 @@ class IsolatedFunction:
             raise RewardFailedError(f"reward {self.__name__} failed with {without_secrets(answer['failed'])}")
         return answer["rewards"]
 
-    def _write(self, content: bytes, limit: _Limit) -> None:
-        """A question larger than the pipe waits for the worker to read, as long as it may."""
-        assert self._worker is not None
-        assert self._worker.stdin is not None
-        handle, left = self._worker.stdin.fileno(), memoryview(content)
-        while left:
-            self._wait(handle, select.POLLOUT, limit)
-            left = left[os.write(handle, left) :]
-
     def _read(self, limit: _Limit) -> dict[str, Any]:
         """The worker's next line, or an error once the time is over."""
         assert self._worker is not None
-        assert self._worker.stdout is not None
-        handle = self._worker.stdout.fileno()
+        assert self._pipes is not None
         while b"\n" not in self._unread:
-            self._wait(handle, select.POLLIN, limit)
-            part = os.read(handle, 1 << 16)
+            part = self._pipes.read(limit.end)
             if not part:  # the pipe is closed: its process has ended, or it closed what it does not own
                 try:
                     code = self._worker.wait(limit.left)
                 except subprocess.TimeoutExpired:
-                    raise self._too_slow(limit) from None
+                    raise TimeoutError from None
                 self.stop()
                 raise RewardFailedError(f"reward {self.__name__}: its process ended with code {code}")
             self._unread += part
         line, _, self._unread = self._unread.partition(b"\n")
         return json.loads(line)
-
-    def _wait(self, handle: int, event: int, limit: _Limit) -> None:
-        poll = select.poll()  # select.select knows only the first 1024 handles
-        poll.register(handle, event)
-        if not poll.poll(1000 * limit.left):
-            raise self._too_slow(limit)
 
     def _too_slow(self, limit: _Limit) -> RewardFailedError:
         self.stop()
@@ -113,10 +102,9 @@ class IsolatedFunction:
         if self._worker is not None:
             self._worker.kill()
             self._worker.wait()
-            for pipe in (self._worker.stdin, self._worker.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self._worker = None
+            if self._pipes is not None:
+                self._pipes.close()
+            self._worker = self._pipes = None
 
     def __del__(self) -> None:
         self.stop()
@@ -128,8 +116,8 @@ class _Limit:
     def __init__(self, seconds: float, what: str) -> None:
         self.seconds = seconds
         self.what = what
-        self._end = time.monotonic() + seconds
+        self.end = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        return max(self._end - time.monotonic(), 0.0)
+        return max(self.end - time.monotonic(), 0.0)

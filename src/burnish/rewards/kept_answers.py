@@ -9,6 +9,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from burnish.system.files import open_no_link
+
 
 class KeptAnswers:
     """A mapping that several threads may use. Of a question only its hash is kept."""
@@ -37,7 +39,7 @@ class KeptAnswers:
         with self._lock:
             self._known[_hash(question)] = answer
             if self._file is not None:
-                handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+                handle = open_no_link(str(self._file), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
                 with os.fdopen(handle, "ab") as out:
                     out.write(b"\n" + line + b"\n")  # the first ends a torn line before it
 

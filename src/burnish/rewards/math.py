@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Literal
 
@@ -15,6 +13,7 @@ from burnish.errors import InputError
 from burnish.rewards.part import RewardFunction, RewardPart, Workshop
 from burnish.rewards.python import isolated
 from burnish.rewards.rules import check_references
+from burnish.system.time_limit import time_limit
 
 SECONDS = 3.0  # for reading an answer and comparing it: towers of powers have no end
 
@@ -50,7 +49,7 @@ def equal(prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
         if not wanted:
             raise InputError(f"the reference {reference_of(prompt)!r:.80} holds no mathematical expression")
         try:
-            with _limited():
+            with time_limit(SECONDS, _TooLongError):
                 said = math_verify.parse(response, parsing_timeout=None)
                 scores.append(float(math_verify.verify(wanted, said, timeout_seconds=None)))
         except _TooLongError:
@@ -60,21 +59,6 @@ def equal(prompts: Sequence[str], responses: Sequence[str]) -> list[float]:
 
 class _TooLongError(BaseException):
     """No Exception: libraries catch those."""
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    """Counted in the processor's time, so that a busy machine finds the same answers equal."""
-
-    def stop(*_: object) -> None:
-        raise _TooLongError
-
-    signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 def _marked(reference: str) -> str:

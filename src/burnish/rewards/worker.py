@@ -7,7 +7,6 @@ process without which this one ends.
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
 import inspect
@@ -15,8 +14,6 @@ import json
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,15 +22,14 @@ from typing import Any
 from burnish.data.records import Prompt
 from burnish.errors import BurnishError, InputError, nearest
 from burnish.processes import world
-
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
+from burnish.system.lives import end_with
 
 
 def main(address: str, trainer: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the trainer's, which finishes its step
     if world.are_to_come():  # a launcher of several processes sends SIGTERM to their children too
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _end_with(trainer)
+    end_with(trainer)
     questions = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -66,24 +62,6 @@ def main(address: str, trainer: int) -> None:
         except BaseException as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             answer({"failed": f"{_said(error)} ({frame.filename}:{frame.lineno})"})
-
-
-def _end_with(trainer: int) -> None:
-    """A function that never returns must not outlive a trainer that was killed, even if it lets no other thread run (a
-    runaway regular expression): on Linux the kernel ends it. It does so when the thread ends that started this process,
-    and a trainer that goes on without that thread starts another.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != trainer:  # it was gone before the kernel was asked
-        os._exit(1)
-    threading.Thread(target=_leave_with, args=(trainer,), daemon=True).start()
-
-
-def _leave_with(trainer: int) -> None:
-    while os.getppid() == trainer:
-        time.sleep(1.0)
-    os._exit(1)
 
 
 def python_function(address: str) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from burnish.models.policy_model import PolicyModel
 from burnish.processes import world
 from burnish.rollout.rollout import Rollout
 from burnish.rollout.sampling import Among, Draws, Sampled, Sampler
+from burnish.rollout.step import step
 from burnish.sa_pairs.padding import left_padded
 
 # Finished sequences leave the decoding batch when they are this share of it: each departure copies the cache once.
@@ -107,16 +108,12 @@ def _decode(
     stop_ids: Tensor,
     crowd: _Crowd,
 ) -> None:
-    decoder = base.decoder
     looks, looked = _looks(tape.max_new_tokens, base.device), 0
     rows = torch.arange(inputs.shape[0], device=base.device)  # the sequences in the batch
     alive = torch.ones_like(rows, dtype=torch.bool)  # and which of them still speak
     for t in range(tape.max_new_tokens):
-        trunk = decoder.run_layers(decoder.embed(inputs), key_mask, cache, range(base.trunk_depth))
-        hidden = decoder.run_layers(trunk, key_mask, cache, range(base.trunk_depth, base.num_layers))
-        cache.advance(inputs.shape[1])
-        state = decoder.norm(hidden[:, -1])  # [n, H]
-        sampled = sampler(decoder.logits(state).contiguous(), crowd.draws, rows)
+        trunk, state = step(base, inputs, key_mask, cache)
+        sampled = sampler(base.decoder.logits(state).contiguous(), crowd.draws, rows)
         tape.write(t, rows, alive, trunk, state, sampled)
         alive = alive & ~torch.isin(sampled.action, stop_ids)
         tape.finished[rows] = ~alive

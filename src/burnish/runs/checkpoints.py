@@ -138,6 +138,10 @@ class Checkpoints:
             )
         return None
 
+    def steps(self) -> list[int]:
+        """Those there are, oldest first; whether they verify is found out when one is loaded."""
+        return sorted(self._steps())
+
     def all(self) -> list[Checkpoint]:
         """Oldest first, each verified."""
         return [self._look_at(step) for step in sorted(self._steps())]

@@ -13,17 +13,10 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 
 from burnish.errors import InputError
-
-
-def to_disk(path: Path) -> None:
-    """Returns when what was written to a file or folder would survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+from burnish.system.files import open_no_link, replace, to_disk
 
 
 def folder_to_disk(folder: Path) -> None:
@@ -40,10 +33,10 @@ def write_whole(path: Path, text: str) -> None:
     """The file is there completely, on the disk, or as it was before."""
     scratch = path.with_name(f".writing-{path.name}")
     scratch.unlink(missing_ok=True)  # of a process that was killed; a link is removed, not what it leads to
-    with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
+    with open(scratch, "x", encoding="utf-8", newline="\n", opener=without_links) as out:
         out.write(text)
     to_disk(scratch)
-    scratch.replace(path)
+    replace(scratch, path)
     to_disk(path.parent)
 
 
@@ -92,7 +85,7 @@ def refuse_links(folder: Path) -> None:
 def without_links(path: str, flags: int) -> int:
     """An opener for `open`: a link is refused even if it came after `inside` had looked."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+        return open_no_link(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise InputError(_is_a_link(Path(path))) from None
@@ -115,6 +108,22 @@ def free_space(folder: Path) -> str:
 
 def megabytes(nbytes: float) -> str:
     return f"{nbytes / 2**20:.0f} MB" if nbytes >= 2**20 else f"{nbytes / 2**10:.0f} kB"
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file with JSON in each line; none if there is no file. A last line cut by a kill is left out."""
+    try:
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+    except OSError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    rows = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise InputError(f"{path}:{number} is damaged: {error}") from None
+    return rows
 
 
 def is_whole_line(line: bytes) -> bool:

@@ -18,13 +18,14 @@ from typing import Any
 
 import psutil
 
-from burnish.errors import InputError, LockedError
+from burnish.errors import BurnishError, InputError, LockedError
 from burnish.runs.disk import without_links
 from burnish.runs.run import Run
+from burnish.system.files import replace
 from burnish.text import without_secrets
 
 JOURNAL, NOW = "journal.jsonl", "now.json"
-STOPPING = "stopping"  # somebody asked for it on the page; the process at work reads it when a step is done
+STOPPING = "stopping"  # somebody asked for it; on the page: the process at work reads it when a step is done
 ENDS = ("stopped", "failed", "finished")
 SILENT_END = "its process ended without a word: it was killed, or the machine went down"
 TAIL = 64 * 1024  # bytes of the journal that are read to see how it ended
@@ -57,12 +58,18 @@ class Journal:
             scratch.unlink(missing_ok=True)
             with open(scratch, "x", encoding="utf-8", opener=without_links) as out:
                 json.dump(without_secrets(now), out)
-            scratch.replace(self.run.path(NOW))
+            replace(scratch, self.run.path(NOW))
 
     @property
     def asks_to_stop(self) -> bool:
         """Whether somebody wrote so into it since the work began."""
         return self.is_open and (last := last_event(self.run)) is not None and last["event"] == STOPPING
+
+    def told_to_stop(self, by: str) -> None:
+        """A signal asks for it; whoever looks sees that the step is finished first."""
+        if self.is_open:
+            with suppress(OSError, BurnishError):  # the request counts in any case
+                self.note(STOPPING, by)
 
     def end(self, event: str, text: str = "") -> None:
         """Nothing, if nothing was begun: the run folder is then as it was."""
@@ -118,6 +125,13 @@ def condition_of(run: Run) -> Condition:
     if run.has(".lock"):
         return Condition("stopped", SILENT_END)
     return Condition("stopped", "it has no result: it was saved from Python, or copied before it had one")
+
+
+def standing_of(run: Run) -> str:
+    """In a phrase: which stage it is, its state, and why it ended if it did not finish."""
+    condition = condition_of(run)
+    why = f": {condition.why}" if condition.why else ""
+    return f"{run.stage}, {'stopping' if condition.is_stopping else condition.state}{why}"
 
 
 def ask_to_stop(run: Run) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from burnish.runs.disk import folder_to_disk, free_name, fresh_folder, to_disk
+from burnish.runs.disk import folder_to_disk, free_name, fresh_folder
 from burnish.runs.run import LOGS, RESULTS, Run, lines_of, step_of
+from burnish.system.files import to_disk
 
 
 def keep(run: Run, step: int) -> Path | None:

@@ -14,6 +14,7 @@ answers.json     the most likely answers of base, start and tuned model to a few
 judgements.jsonl what judges said of answers, by a hash of the question: nothing is asked twice
 given.json       what was given from Python and no file has: a reward function, a model, ...
 start.json       what the held-out prompts were answered before training
+log.txt          what the terminal said, with times (log.py)
 journal.jsonl    begun, resumed, warned, stopped, failed, finished, and when (journal.py); now.json: at work on what
 checkpoints/     what a stopped or killed run resumes from (checkpoints.py)
 left-000040/     what there was after step 40 and is made again: a finished run, or the lines of later steps (kept.py)
@@ -22,7 +23,6 @@ left-000040/     what there was after step 40 and is made again: a finished run,
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -33,12 +33,15 @@ from typing import Any
 
 import yaml
 
-from burnish.config.files import folder_inside, read_mapping
+from burnish.config.files import ABOUT_THE_FOLDER, folder_inside, read_mapping
 from burnish.config.model_config import ModelConfig
+from burnish.drawing.notebook import html_of_run
 from burnish.errors import InputError, LockedError, is_disk_full
 from burnish.processes import world
-from burnish.runs.disk import inside, refuse_links, to_disk, without_links, write_whole
+from burnish.runs.disk import inside, json_lines, refuse_links, without_links, write_whole
 from burnish.runs.trust import PROOF, write_own
+from burnish.system import locks
+from burnish.system.files import to_disk
 from burnish.text import without_secrets
 
 TRACES = (".lock", ".writing-", f"config.yaml{PROOF}")  # all that a run leaves which was killed before it began
@@ -46,6 +49,7 @@ LOGS = ("metrics.jsonl", "samples.jsonl", "probes.jsonl")
 RESULTS = ("result.json", "verdict.json", "answers.json", "credit.json")
 JUDGEMENTS = "judgements.jsonl"
 GIVEN = "given.json"
+FORMAT = 2  # of the folder: 1 had neither this number nor, at first, the stage; docs/run_folder.md
 PIPELINE = ".pipeline.yaml"  # in the folder that holds the runs of a pipeline's stages: its whole config
 
 
@@ -80,7 +84,8 @@ class Run:
         """Makes the folder and puts the config into it."""
         if not world.is_first():
             return self
-        text = yaml.safe_dump({"stage": config.stage} | config.model_dump(mode="json"), sort_keys=False)
+        own = {"format": FORMAT, "stage": config.stage}
+        text = yaml.safe_dump(own | config.model_dump(mode="json"), sort_keys=False)
         with _writable(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_own(self.path("config.yaml"), text)
@@ -103,6 +108,13 @@ class Run:
             raise InputError(f"{folder} is not a run folder: it has no config.yaml")
         return cls(folder)
 
+    def _repr_html_(self) -> str:
+        """In a notebook: how it stands, its verdict once there is one, its curves."""
+        from burnish.runs.journal import standing_of  # which knows runs
+
+        verdict = self.read("verdict.json") if self.has("verdict.json") else None
+        return html_of_run(self.name, standing_of(self), self.stage, self.read_lines("metrics.jsonl"), verdict)
+
     def path(self, file: str) -> Path:
         """Where a file of the run lies. Whatever is read or written is asked for here: links are refused."""
         return inside(self.folder, file)
@@ -111,14 +123,21 @@ class Run:
     def _config_file(self) -> dict[str, Any]:
         file = self.path("config.yaml")
         try:
-            return read_mapping(file)
+            values = read_mapping(file)
         except InputError as error:
             raise InputError(f"{file} is damaged: {error}") from None
+        written_as = values.get("format", 1)  # older versions did not write it down
+        if not isinstance(written_as, int) or not 1 <= written_as <= FORMAT:
+            raise InputError(
+                f"{self.folder} has format {written_as!r:.20}, and this version of burnish reads 1 to {FORMAT}; open "
+                "it with the version that wrote it, or a newer one"
+            )
+        return values
 
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting of the run, as config.yaml has them."""
-        return {key: value for key, value in self._config_file.items() if key != "stage"}
+        return {key: value for key, value in self._config_file.items() if key not in ABOUT_THE_FOLDER}
 
     @property
     def stage(self) -> str:
@@ -149,19 +168,7 @@ class Run:
 
     def read_lines(self, file: str) -> list[dict[str, Any]]:
         """The rows of a JSONL file of the run; none if there is no file. A last line cut by a kill is left out."""
-        path = self.path(file)
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is damaged: {error}") from None
-        rows = []
-        for number, line in enumerate(lines, 1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if number < len(lines):
-                    raise InputError(f"{path}:{number} is damaged: {error}") from None
-        return rows
+        return json_lines(self.path(file))
 
     @property
     def pipeline_folder(self) -> Path | None:
@@ -189,11 +196,11 @@ class Run:
             handle = without_links(str(self.path(".lock")), os.O_RDWR | os.O_CREAT)
         try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locks.take(handle)
             except BlockingIOError:
                 raise LockedError(f"{self.folder} is in use by {_holder(handle)}; wait for it, or stop it") from None
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode(), 0)
+            os.write(handle, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
             yield
         finally:
             os.close(handle)  # and the lock with it
@@ -241,7 +248,7 @@ class Run:
         """A line of a JSONL file of the run."""
         if not world.is_first():
             return
-        with open(self.path(file), "a", encoding="utf-8", opener=without_links) as out:
+        with open(self.path(file), "a", encoding="utf-8", newline="\n", opener=without_links) as out:
             out.write(json.dumps(without_secrets(row)) + "\n")
 
 
@@ -258,7 +265,8 @@ def _holder(handle: int) -> str:
     """Who says to hold the lock. It has the lock a moment before it can say so: that moment is waited for."""
     for _ in range(20):
         time.sleep(0.1)
-        if holder := os.pread(handle, 200, 0).decode(errors="replace").strip():
+        os.lseek(handle, 0, os.SEEK_SET)
+        if holder := os.read(handle, 200).decode(errors="replace").strip():
             return holder
     return "another process"
 

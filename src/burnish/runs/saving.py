@@ -30,9 +30,10 @@ from burnish.runs.checkpoints import Checkpoints, State
 from burnish.runs.disk import free_space
 from burnish.runs.journal import Journal
 from burnish.runs.kept import keep
+from burnish.runs.log import keep_log
 from burnish.runs.run import Run
 from burnish.runs.same_run import Now, Then, may_resume
-from burnish.runs.stop import StopSignals
+from burnish.runs.stop import StopSignals, request_name, stop_signals
 from burnish.text import plain
 
 ADAM = 3  # weights, and the optimizer's two moments of each
@@ -42,12 +43,14 @@ AVERAGED_STEPS = 5  # a single step's reward is mostly luck: the best checkpoint
 class Saving:
     """A stage's hold on its run folder, from its first step to its last."""
 
-    def __init__(self, console: Console, run: Run, config: RunConfig, stop: StopSignals) -> None:
+    def __init__(
+        self, console: Console, run: Run, config: RunConfig, stop: StopSignals, journal: Journal | None = None
+    ) -> None:
         self.console = console
         self.run = run
         self.config = config
         self.stop = stop
-        self.journal = Journal(run)
+        self.journal = journal or Journal(run)
         self.checkpoints = Checkpoints(run.folder / "checkpoints", config.keep_checkpoints)
         self.best: tuple[int, float] | None = None
         self._state_of: Callable[[], State] = State
@@ -118,6 +121,9 @@ class Saving:
         self.run.forget_after(kept_up_to)
         self.run.begin(self.config)
         self.journal.begin(step or 0)
+        keep_log(self.run)
+        if self.stop.exit_code is not None:  # asked for while the model was loaded
+            self.journal.told_to_stop(request_name(self.stop.exit_code - 128))
 
     def _find(self, from_step: int | None) -> tuple[int, State] | None:
         if from_step is not None:
@@ -203,11 +209,12 @@ def hold(console: Console, run: Run, config: RunConfig) -> Iterator[Saving]:
     """The run folder is this process's alone; a first Ctrl-C or SIGTERM waits for the step's end; a full disk, memory
     that ran out and numbers that went wrong end with what there is to resume from.
     """
-    with locked(run), stop_signals(console) as stop:
+    journal = Journal(run)
+    with locked(run), stop_signals(console, journal) as stop:
         stopped = int(world.largest(stop.exit_code or 0))
         if stopped:  # asked for while a pipeline loaded this stage's model
             raise StoppedError(f"stopped before the first step of {run.folder}. {resume_command(run)}", stopped)
-        saving = Saving(console, run, config, stop)
+        saving = Saving(console, run, config, stop, journal)
         with saving.journal.hears_warnings(), _noted(saving.journal):
             try:
                 yield saving
@@ -282,17 +289,6 @@ def _of_first(found: tuple[int, State] | None) -> tuple[int, State] | None:
     known = world.gather(None if found is None else [found[0], found[1].values])[0]
     tensors = world.tensors_of_first(None if found is None else found[1].tensors)
     return None if known is None else (known[0], State(tensors, known[1]))
-
-
-def stop_signals(console: Console) -> StopSignals:
-    """A request to stop is announced, and waits."""
-
-    def announce(number: int) -> None:
-        name = signal.Signals(number).name
-        console.print(f"{name}: this step is finished and saved first; once more ends it at once.", highlight=False)
-        console.show_cursor(True)
-
-    return StopSignals(announce)
 
 
 def resume_command(run: Run) -> str:

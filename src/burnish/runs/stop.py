@@ -9,7 +9,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar
 
+from rich.console import Console
+
 from burnish.processes import world
+from burnish.runs.journal import Journal
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_REQUEST_SECONDS = 2.0
@@ -55,3 +58,20 @@ class StopSignals:
         if time.monotonic() - self._asked > ONE_REQUEST_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+
+
+def stop_signals(console: Console, journal: Journal | None = None) -> StopSignals:
+    """A request to stop is announced, noted in the run's journal if there is one, and waits."""
+
+    def announce(number: int) -> None:
+        name = signal.Signals(number).name
+        console.print(f"{name}: this step is finished and saved first; once more ends it at once.", highlight=False)
+        console.show_cursor(True)
+        if journal is not None:
+            journal.told_to_stop(request_name(number))
+
+    return StopSignals(announce)
+
+
+def request_name(number: int) -> str:
+    return "Ctrl-C in its terminal" if number == signal.SIGINT else signal.Signals(number).name

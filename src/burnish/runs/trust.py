@@ -24,7 +24,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from burnish.errors import InputError
-from burnish.runs.disk import inside, to_disk, without_links, write_whole
+from burnish.runs.disk import inside, without_links, write_whole
+from burnish.system.files import to_disk
 
 KEY_BYTES = 32
 PROOF = ".hmac"  # after the config's own name

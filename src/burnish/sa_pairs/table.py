@@ -18,6 +18,8 @@ from burnish.errors import InputError, nearest
 from burnish.processes import world
 from burnish.sa_pairs.columns import COLUMN_OF_ROW_KEY, COLUMNS, ROW_KEYS, row_key_of
 from burnish.sa_pairs.padding import left_padded, right_padded
+from burnish.sa_pairs.plain_rows import column_keys, fill, kept_of, prompts_of
+from burnish.sa_pairs.response import Decode, data_frame, html_of
 
 if TYPE_CHECKING:
     from burnish.decoder.shared_context import SharedContext
@@ -52,9 +54,19 @@ class SAPairs(Sequence[dict[str, Any]]):
     here: list[int] | None = None
     """The rows that this process works on, where several share the table: `kept` and the contexts are of these alone,
     columns of all. None: everything is here."""
+    decode: Decode | None = None
+    """Reads token ids as text, for people. None: nobody said how."""
 
     def __repr__(self) -> str:
         return f"SAPairs({self.mask.shape[0]} responses, {len(self)} tokens; {', '.join(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the first responses token by token."""
+        return html_of(self)
+
+    def to_pandas(self) -> Any:
+        """A data frame with a line for each token: everything but its state, which `rows_of` has."""
+        return data_frame(self)
 
     # ------------------------------------------------------------------------------------------------- columns
 
@@ -240,13 +252,13 @@ class SAPairs(Sequence[dict[str, Any]]):
         grouped = [sorted(r, key=lambda row: row.get("position", 0)) for _, r in sorted(responses.items())]
         lengths = torch.tensor([len(r) for r in grouped])
         mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [B, T]
-        prompt_ids, prompt_mask = _prompts_of([r[0].get("state") for r in grouped])
+        prompt_ids, prompt_mask = prompts_of([r[0].get("state") for r in grouped])
         return cls(
             mask=mask,
-            columns={COLUMN_OF_ROW_KEY.get(k, k): _fill(mask, k, grouped) for k in _column_keys(rows)},
+            columns={COLUMN_OF_ROW_KEY.get(k, k): fill(mask, k, grouped) for k in column_keys(rows)},
             prompt_ids=prompt_ids,
             prompt_mask=prompt_mask,
-            kept=_kept_of(mask, grouped),
+            kept=kept_of(mask, grouped),
             finished=torch.tensor([r[0]["finished"] for r in grouped]) if "finished" in rows[0] else None,
             prompt_numbers=[int(r[0]["group"]) for r in grouped] if "group" in rows[0] else None,
         )
@@ -267,39 +279,3 @@ Rows = SAPairs | Sequence[Mapping[str, Any]]
 def as_sa_pairs(sa_pairs: Rows) -> SAPairs:
     """Every component takes the table or a plain list of dicts; this is where they become one."""
     return sa_pairs if isinstance(sa_pairs, SAPairs) else SAPairs.from_dicts(sa_pairs)
-
-
-def _column_keys(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The column keys of the rows, which all must carry."""
-    own = {key: None for row in rows for key in row if key in COLUMN_OF_ROW_KEY or key not in ROW_KEYS}
-    for key in own:
-        for number, row in enumerate(rows):
-            if key not in row:
-                raise InputError(f"SA pair {number}: every pair needs the same keys, {key!r} is not in all of them")
-    return list(own)
-
-
-def _fill(mask: Tensor, key: str, grouped: list[list[Mapping[str, Any]]]) -> Tensor:
-    dtype = torch.long if key == "action" else torch.float32
-    column = torch.zeros(mask.shape, dtype=dtype)
-    values = [row[key] for response in grouped for row in response]
-    for number, value in enumerate(values):
-        if not isinstance(value, int | float):
-            raise InputError(f"SA pair {number}: {key!r} is {value!r:.40}, not a number")
-    column[mask] = torch.tensor(values, dtype=dtype)
-    return column
-
-
-def _prompts_of(states: list[Any]) -> tuple[Tensor | None, Tensor | None]:
-    """A response's first state is its prompt."""
-    return (None, None) if any(s is None for s in states) else left_padded(states)
-
-
-def _kept_of(mask: Tensor, grouped: list[list[Mapping[str, Any]]]) -> Tensor | None:
-    if not all("kept" in row for response in grouped for row in response):
-        return None
-    sets = [row["kept"] for response in grouped for row in response]
-    width = max(len(s) for s in sets)
-    kept = torch.full((*mask.shape, width), -1, dtype=torch.int32)
-    kept[mask] = torch.tensor([list(s) + [-1] * (width - len(s)) for s in sets], dtype=torch.int32)
-    return kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from importlib.resources import files
@@ -10,82 +9,22 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from burnish.drawing.charts import short
+from burnish.drawing.comparison import comparison, speakers_of, who_won
+from burnish.drawing.curves import charts_of
+from burnish.drawing.tokens import COLUMN_NAMES, Token, shades_of, tokens_of
 from burnish.errors import InputError, count
 from burnish.ppo.meanings import METRICS
 from burnish.runs.run import Run
 from burnish.sa_pairs.columns import COLUMNS
-from burnish.show.charts import Chart, Line, series, short
-from burnish.show.comparison import comparison, speakers_of, who_won
 from burnish.show.credit import credit_sentence, unmeasured_sentence
 from burnish.show.earlier_stages import earlier_stages
-from burnish.show.health import band_of
 from burnish.show.samples import spread_samples
 from burnish.text import headline, hider, minutes, visible
 
 SHOWN_RESPONSES = 6
 SHOWN_ANSWERS = 6
 LONGEST_HEADLINE = 140
-
-CHARTS: dict[str, tuple[str, str]] = {
-    "reward": ("Reward", "score"),
-    "kl": ("KL to the reference", "nats per response"),
-    "entropy": ("Entropy", "nats per token"),
-    "response_tokens": ("Response length", "tokens"),
-    "clip_fraction": ("Clip fraction", "share of tokens"),
-    "explained_variance": ("Explained variance", "share"),
-    "approx_kl": ("Size of the update", "nats per token"),
-    "policy_loss": ("Policy loss", ""),
-    "value_loss": ("Value loss", ""),
-    "learning_rate": ("Learning rate", ""),
-    "seconds": ("Seconds per step", "s"),
-}
-"""Metric, title and unit."""
-
-COLUMN_NAMES = {
-    "logprob_policy": "log-probability",
-    "logprob_ref": "... of the reference",
-    "exact_kl": "KL",
-    "kl": "KL charged",
-    "reward": "reward",
-    "value": "value",
-    "td_error": "TD error",
-    "advantage": "advantage",
-    "return": "return",
-}
-SHADES = {
-    "advantage": (
-        "how much better the response went from there than the value model expected; under the default settings less "
-        "the step's mean, which the update subtracts too",
-        "made more likely",
-        "made less likely",
-    ),
-    "td_error": (
-        "what this one token brought: its reward, and how it changed what the value model expects",
-        "better than expected",
-        "worse than expected",
-    ),
-    "kl": (
-        "where the policy speaks unlike its reference",
-        "more likely than the reference finds it",
-        "less likely",
-    ),
-}
-"""What tokens can be coloured by: the meaning, and what above and below 0 say."""
-OF_THE_RESPONSE = (
-    "how much more the response earned than what it was compared with, such as the prompt's other responses",
-    "made more likely",
-    "made less likely",
-)
-
-
-@dataclass(frozen=True)
-class Token:
-    """One generated token: its text, and all that is known of it."""
-
-    text: str
-    shades: dict[str, tuple[float, int]]
-    """For each of SHADES its number, and how strongly that colours it, from 0 to 100."""
-    numbers: list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -129,10 +68,10 @@ def report_page(run: Run) -> str:
         who_won=who_won(verdict) if verdict else [],
         answers=_answers(answers or (verdict or {}).get("answers", [])),
         how="The most likely" if answers else "Sampled",
-        charts=_charts(rows),
+        charts=charts_of(rows, told=_told),
         responses=_responses(samples, _subtracted_means(rows, settings)),
         probes=_probes(hide(run.read_lines("probes.jsonl"))),
-        shades={key: (COLUMN_NAMES[key], *texts) for key, texts in _shades(known).items()},
+        shades={key: (COLUMN_NAMES[key], *texts) for key, texts in shades_of(known).items()},
         columns={COLUMN_NAMES[c.row_key]: c.meaning for c in COLUMNS.values() if c.row_key in known},
         trust=_trust(run, rows),
         settings={k: v for k, v in settings.items() if v is not None},
@@ -146,31 +85,8 @@ def report_page(run: Run) -> str:
 # ------------------------------------------------------------------------------------------------------- the parts
 
 
-def _charts(rows: list[dict[str, Any]]) -> list[Chart]:
-    charts = []
-    for key, (title, _) in CHARTS.items():
-        line = series(rows, key, title.lower())
-        if line is not None:
-            metric = METRICS[key]
-            lines = [line, *(_reward_parts(rows) if key == "reward" else [])]
-            charts.append(Chart(title, metric.meaning, metric.healthy, metric.red_flag, lines, band_of(key)))
-    return charts
-
-
-def _reward_parts(rows: list[dict[str, Any]]) -> list[Line]:
-    """The components, where there is more than one."""
-    names = list(dict.fromkeys(name for r in rows for name in r.get("reward_parts") or {}))
-    if len(names) < 2:
-        return []
-    lines = (series([{"step": r["step"]} | (r.get("reward_parts") or {}) for r in rows], name) for name in names)
-    return [line for line in lines if line is not None]
-
-
-def _shades(known: set[str]) -> dict[str, tuple[str, str, str]]:
-    """Without a value model, KL first: the advantage is then the response's, and says nothing of a single token."""
-    if "value" in known:
-        return {key: texts for key, texts in SHADES.items() if key in known}
-    return {key: texts for key, texts in (("kl", SHADES["kl"]), ("advantage", OF_THE_RESPONSE)) if key in known}
+def _told(metric: str) -> tuple[str, str, str]:
+    return METRICS[metric].meaning, METRICS[metric].healthy, METRICS[metric].red_flag
 
 
 def _trust(run: Run, rows: list[dict[str, Any]]) -> str:
@@ -192,24 +108,13 @@ def _responses(samples: list[dict[str, Any]], subtracted: dict[int, float]) -> l
 
 
 def _response(sample: dict[str, Any], subtracted: float) -> Response:
-    # k1 whatever kl_estimator was charged: only it has a sign.
-    signed_kl = [a - b for a, b in zip(sample["logprob_policy"], sample["logprob_ref"], strict=True)]
-    shown = {key: sample[key] for key in SHADES if key in sample} | {"kl": signed_kl}
-    shown["advantage"] = [a - subtracted for a in sample["advantage"]]
-    largest = {key: max(map(abs, values), default=0.0) or 1.0 for key, values in shown.items()}
-    tokens = []
-    for position, text in enumerate(sample["tokens"]):
-        numbers = [(label, f"{sample[key][position]:+.3f}") for key, label in COLUMN_NAMES.items() if key in sample]
-        own = {key: values[position] for key, values in shown.items()}
-        shades = {key: (value, round(100 * math.sqrt(abs(value) / largest[key]))) for key, value in own.items()}
-        tokens.append(Token(text.replace("\n", "\u21b5"), shades, numbers))
     score = sample["score"]
     return Response(
         sample["step"],
         headline(sample["prompt"], LONGEST_HEADLINE),
         sample["prompt"],
         sum(score) if isinstance(score, list) else score,
-        tokens,
+        tokens_of(sample, subtracted),
     )
 
 

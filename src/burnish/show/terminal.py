@@ -16,10 +16,11 @@ from rich.table import Table
 from burnish.base_setup.embedded import EMBEDDED_NAME, converted_folder
 from burnish.base_setup.gguf import is_gguf
 from burnish.config import ModelConfig
+from burnish.drawing.comparison import comparison, speakers_of
 from burnish.evaluation.evaluation import Evaluation
 from burnish.evaluation.people import Choose, Question
 from burnish.rewards.human import moving
-from burnish.show.comparison import comparison, speakers_of
+from burnish.runs.log import FileLine
 from burnish.text import headline, minutes, plain
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def updates(console: Console, what: str, total: int, done: int = 0) -> Iterator[
             numbers = "  ".join(f"{n} {value:.3f}" for n, value in shown.items())
             progress.update(task, advance=1, numbers=numbers)
             update = int(statistics["update"])
-            if not console.is_terminal and (update % LINE_EVERY == 0 or update == total):
-                console.print(f"{what} {update}/{total}  {numbers}", highlight=False)
+            if update % LINE_EVERY == 0 or update == total:
+                console.print(FileLine(f"{what} {update}/{total}  {numbers}"))
 
         yield on_update
 
@@ -147,9 +148,8 @@ class StepProgress:
         entropy = f"  entropy {results['entropy']:.2f}" if "entropy" in results else ""  # an engine may not know it
         numbers = f"reward {results['reward']:.3f}  KL {results['kl']:z.2f}{entropy}  {minutes(left)} left"
         self._progress.update(self._task, advance=1, numbers=numbers)
-        if not self._console.is_terminal:
-            task = self._progress.tasks[self._task]
-            self._console.print(f"step {task.completed:.0f}/{task.total:.0f}  {numbers}", highlight=False)
+        task = self._progress.tasks[self._task]
+        self._console.print(FileLine(f"step {task.completed:.0f}/{task.total:.0f}  {numbers}"))
 
 
 def memory_table(rows: list[tuple[str, float, str]]) -> Table:

@@ -48,7 +48,7 @@ def report_file(output: str | None) -> Path:
     return file
 
 
-def run_benchmark(console: Console, config: PPOConfig, file: Path) -> None:
+def run_benchmark(console: Console, config: PPOConfig, file: Path) -> dict[str, Any]:
     """Measures, prints, and writes the file; also if something goes wrong on the way, with what was known by then."""
     with terminal.starting(console):
         from burnish.stages import measuring
@@ -81,6 +81,7 @@ def run_benchmark(console: Console, config: PPOConfig, file: Path) -> None:
         if "left_out" in shape:
             console.print(f"No {shape['name']} prompts: {shape['left_out']}.", highlight=False)
     _write(console, file, report, "All numbers are in")
+    return report
 
 
 def _write(console: Console, file: Path, report: dict[str, Any], told: str) -> None:

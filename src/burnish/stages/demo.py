@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from burnish.base_setup.embedded import require_embedded
 from burnish.config import PPOConfig, TrainConfig
 from burnish.config.files import folder_inside, read_mapping
 from burnish.config.pipeline_config import pipeline_config
@@ -40,6 +41,7 @@ def run_demo(
     ppo |= {"steps": steps} if steps else {}
     if recipe is not None:
         ppo = _by_recipe(ppo, recipe)
+    require_embedded()
     if task == "tldr":
         settings |= {"model": settings["model"] | {"seed": seed}, "ppo": ppo, "run_dir": str(run_dir)}
         folder = folder_inside(Path(run_dir), time.strftime("%Y%m%d-%H%M%S"))

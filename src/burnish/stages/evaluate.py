@@ -12,6 +12,7 @@ from rich.table import Table
 
 from burnish.config import TrainConfig
 from burnish.data import Prompt, messages_of, prompts_of
+from burnish.drawing.comparison import who_won
 from burnish.errors import InputError
 from burnish.evaluation import people
 from burnish.evaluation.evaluation import Evaluation
@@ -19,7 +20,6 @@ from burnish.evaluation.verdict import Verdict, judge
 from burnish.runs.disk import inside
 from burnish.runs.run import PIPELINE, Run
 from burnish.show import terminal
-from burnish.show.comparison import who_won
 from burnish.stages.pipeline import begun_config
 from burnish.stages.stage import STAGES
 from burnish.stages.trusted import ask_for_trust, data_deeds, model_deeds, reward_deeds
@@ -54,6 +54,12 @@ def evaluate_run(
             verdict = judge_run(console, held_out, best_of or held_out.config.best_of, ask, choose)
     console.print(plain(verdict.sentence), highlight=False)
     return verdict
+
+
+def told_verdict(folder: str) -> dict[str, Any]:
+    """What verdict.json has, less the measurements that it was made from."""
+    known = Run.open(folder).read("verdict.json")
+    return {"run": folder} | {key: value for key, value in known.items() if key != "evaluations"}
 
 
 def count_choices(run: Run) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -19,22 +20,30 @@ from burnish.models.policy_model import PolicyModel
 from burnish.ppo.from_run import given_before
 from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
+from burnish.runs.checkpoints import Checkpoints
 from burnish.runs.run import Run
+from burnish.runs.state import restore_parameters
 from burnish.show import terminal
 from burnish.stages.stage import STAGES
 from burnish.stages.trusted import ask_for_trust, model_deeds
 from burnish.text import plain
 
+CHECKPOINT = "checkpoint"  # the adapter that takes the weights of one
+
 
 @dataclass(frozen=True)
 class Speakers:
-    """Those who answer for a run: as it started (the base, or its SFT model) and as it ended."""
+    """Those who answer for a run: as it started (the base, or its SFT model), as it ended, and `step N`: as a
+    checkpoint has it."""
 
+    run: Run
     setup: BaseSetup
     config: ModelConfig
     drawn_with: PPOConfig
     adapters: dict[str, str | None]
-    """By what the speaker is called, the start first."""
+    """By what the speaker is called, the start first; the tuned one is missing while a run goes on."""
+    _restored: list[int] = field(default_factory=list)
+    """The step whose checkpoint was loaded last."""
 
     def sampler(self, sample: bool = True) -> Sampler:
         """As PPO drew."""
@@ -45,11 +54,42 @@ class Speakers:
         self, name: str, prompts: Sequence[str], sampler: Sampler, seed: int, max_new_tokens: int | None = None
     ) -> list[str]:
         setup = self.setup
-        speaker = PolicyModel(setup.base, self.adapters[name], self.drawn_with.temperature)
+        speaker = PolicyModel(setup.base, self.adapter_of(name), self.drawn_with.temperature)
         generator = torch.Generator(setup.base.device).manual_seed(seed)
         most = max_new_tokens or self.config.max_new_tokens
         rollout = LocalEngine().generate(speaker, setup.encoder.encode(prompts), most, sampler, generator)
         return setup.encoder.decode(rollout.action, rollout.mask)
+
+    def adapter_of(self, name: str) -> str | None:
+        """A checkpoint's weights take the place of those of the one before."""
+        if name in self.adapters:
+            return self.adapters[name]
+        step = int(name.removeprefix("step ")) if re.fullmatch(r"step \d{1,9}", name) else None
+        steps = checkpoints_of(self.run).steps()
+        if step is None or step not in steps:
+            names = ", ".join([*self.adapters, *(f"step {own}" for own in steps)])
+            raise InputError(f"nobody here is called {name!r:.40}; those who answer: {names}")
+        if self._restored != [step]:
+            self._restore(step, is_first=not self._restored)
+        return CHECKPOINT
+
+    def _restore(self, step: int, is_first: bool) -> None:
+        base, state = self.setup.base, checkpoints_of(self.run).load(step)
+        if is_first:
+            self.setup.add_adapter(CHECKPOINT)
+        if "tuned" not in self.adapters:
+            base.act_from(state.value("invocation"), loaded=True)
+        self._restored.clear()
+        restore_parameters(base.adapter_parameters(CHECKPOINT), state.part(PART_OF[self.run.stage]))
+        self._restored.append(step)
+
+
+PART_OF = {"ppo": "policy", "sft": "parameters"}
+"""By stage, under which name a checkpoint has the weights of whoever speaks."""
+
+
+def checkpoints_of(run: Run) -> Checkpoints:
+    return Checkpoints(run.folder / "checkpoints")
 
 
 def speakers_of(console: Console, run_folder: str, max_new_tokens: int | None = None, trust: bool = False) -> Speakers:
@@ -72,17 +112,20 @@ def speakers_of(console: Console, run_folder: str, max_new_tokens: int | None = 
     role = "sft" if run.stage == "sft" else "policy"
     sft = _sft_folder(console, run, config.sft if isinstance(config, PPOConfig) else None)
     folder = None if sft is None else adapter_folder(sft, "sft")
-    start = None
+    start: str | None = None
     with terminal.busy(console, terminal.loading(config)):
         setup = BaseSetup(config, start=folder)
         if setup.start is not None:
             start = "sft"
             setup.add_adapter(start)
             load_adapter(setup.base, start, setup.start)
-        setup.add_adapter(role)
-        load_adapter(setup.base, role, run.folder / "adapters" / role)
+        adapters = {"base" if sft is None else "SFT": start}
+        if run.stage == "sft" or run.path(f"adapters/{role}").is_dir() or not checkpoints_of(run).steps():
+            setup.add_adapter(role)
+            load_adapter(setup.base, role, run.folder / "adapters" / role)
+            adapters["tuned"] = role
     drawn_with = config if isinstance(config, PPOConfig) else PPOConfig()  # SFT draws nothing, so it sets nothing
-    return Speakers(setup, config, drawn_with, {"base" if sft is None else "SFT": start, "tuned": role})
+    return Speakers(run, setup, config, drawn_with, adapters)
 
 
 def generate_beside_start(
@@ -93,21 +136,32 @@ def generate_beside_start(
     sample: bool,
     seed: int,
     trust: bool = False,
-) -> None:
-    """Answers each prompt twice: as the run started and as it ended; `trust` as in `speakers_of`."""
+    step: int | None = None,
+) -> list[dict[str, str]]:
+    """Answers each prompt as the run started, as it ended, and as the checkpoint of `step` has it, if one is named;
+    `trust` as in `speakers_of`. Gives them by the speaker's name.
+    """
     speakers = speakers_of(console, run_folder, max_new_tokens, trust)
+    names = [*speakers.adapters, *([] if step is None else [f"step {step}"])]
+    if len(names) == 1:
+        steps = ", ".join(map(str, checkpoints_of(speakers.run).steps()))
+        raise InputError(f"{run_folder} has not finished; name one of its checkpoints with --step: {steps}")
     answers = []
-    for name in speakers.adapters:
+    for name in names:
         with terminal.busy(console, "generating"):
             answers.append(speakers.answers(name, prompts, speakers.sampler(sample), seed))
     for prompt, *both in zip(prompts, *answers, strict=True):
         if len(prompts) > 1:
             console.print(f"[dim]{plain(prompt)}[/dim]", highlight=False)
-        table = Table(*speakers.adapters, show_lines=True)
+        table = Table(*names, show_lines=True)
         for column in table.columns:
             column.ratio = 1
         table.add_row(*(plain(text.strip()) for text in both))
         console.print(table)
+    return [
+        {"prompt": prompt} | dict(zip(names, both, strict=True))
+        for prompt, *both in zip(prompts, *answers, strict=True)
+    ]
 
 
 def _sft_folder(console: Console, run: Run, named: str | None) -> Path | None:

@@ -50,24 +50,41 @@ def outcome_of(run: Run) -> str:
     return "finished"
 
 
-def show_difference(console: Console, a: str, b: str) -> None:
-    """Settings and results of two runs that are not the same."""
+MISSING = "-"  # in the place of a setting that one of two runs does not have
+
+
+def difference(a: str, b: str) -> dict[str, Any]:
+    """Settings of two runs that are not the same, their results, and what came out."""
     runs = [Run.open(a), Run.open(b)]
-    table = Table("", plain(a), plain(b), box=None, header_style="dim", padding=(0, 2, 0, 0))
-    settings = [run.settings for run in runs]
+    settings, results = [run.settings for run in runs], [_numbers(run) for run in runs]
+    rows = []
     for key in dict.fromkeys([*settings[0], *settings[1]]):
-        values = [s.get(key, "-") for s in settings]
+        values = [own.get(key, MISSING) for own in settings]
         if values[0] != values[1] and key not in ("run_dir", "run_name"):
-            table.add_row(plain(key), *(plain(str(v)) for v in values))
+            rows.append({"key": key, "values": values})
+    numbers = dict.fromkeys([*results[0], *results[1]])
+    return {
+        "runs": [a, b],
+        "settings": rows,
+        "results": [{"key": key, "values": [own.get(key) for own in results]} for key in numbers],
+        "outcomes": [outcome_of(run) for run in runs],
+    }
+
+
+def show_difference(console: Console, a: str, b: str) -> dict[str, Any]:
+    """As a table; gives what it shows."""
+    found = difference(a, b)
+    table = Table("", *map(plain, found["runs"]), box=None, header_style="dim", padding=(0, 2, 0, 0))
+    for row in found["settings"]:
+        table.add_row(plain(row["key"]), *(plain(str(value)) for value in row["values"]))
     if not table.rows:
         table.add_row("settings", "the same", "the same")
     table.add_section()
-    results = [_numbers(run) for run in runs]
-    for key in dict.fromkeys([*results[0], *results[1]]):
-        table.add_row(plain(key), *(f"{r[key]:.3f}" if key in r else "-" for r in results))
-    for row in zip(("outcome",), *((outcome_of(run),) for run in runs), strict=True):
-        table.add_row(*map(plain, row))
+    for row in found["results"]:
+        table.add_row(plain(row["key"]), *("-" if value is None else f"{value:.3f}" for value in row["values"]))
+    table.add_row("outcome", *map(plain, found["outcomes"]))
     console.print(table)
+    return found
 
 
 def _numbers(run: Run) -> dict[str, float]:

@@ -17,10 +17,11 @@ from burnish.data import Split
 from burnish.errors import BurnishError, InputError, StoppedError, all_of
 from burnish.processes import world
 from burnish.runs.disk import inside
+from burnish.runs.log import logged
 from burnish.runs.run import PIPELINE, Run
 from burnish.runs.same_run import changes_since, differences
-from burnish.runs.saving import locked, resume_folder, stop_signals
-from burnish.runs.stop import StopSignals
+from burnish.runs.saving import locked, resume_folder
+from burnish.runs.stop import StopSignals, stop_signals
 from burnish.runs.trust import write_own
 from burnish.show import terminal
 from burnish.stages.report import write_report
@@ -52,8 +53,8 @@ def _checked_data(config: PipelineConfig, console: Console) -> dict[str, Data]:
         if not Run(config.folder / name).is_complete:
             STAGES[own.stage].check(own, config.folder)
     with terminal.starting(console):
+        from burnish.stages.before_loading import check_before_loading
         from burnish.stages.pipeline_data import readable_data
-        from burnish.stages.ppo import check_before_loading
 
     data = readable_data(config, rows, console)
     check_before_loading(config.ppo, data["ppo"].split, config.folder)
@@ -114,7 +115,8 @@ def _run_stages(
         _stop_if_asked(stop, config)
         stage = STAGES[own.stage]
         console.rule(f"{number} of {len(config.stages)}: {stage.title}")
-        stage.work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
+        with logged(console):
+            stage.work(own, data[name].split, console, Beginning(data[name].encoder, prompts_read, from_step))
         from_step = None
     run = Run(config.folder / "ppo")
     page = Path(world.by_first(lambda: str(write_report(Run.open(run.folder)))))

@@ -6,23 +6,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from safetensors import SafetensorError
 
-from burnish.base_setup.invocation import NO_SHARED_ENDING
-from burnish.base_setup.lora_setup import unreachable
-from burnish.base_setup.sources import model_source
 from burnish.base_setup.tokenizer_setup import PromptEncoder
 from burnish.config import TrainConfig
 from burnish.config.keys import MEASURED, marked
 from burnish.data import Split, data_summary
-from burnish.data.records import require_references
-from burnish.decoder.base_identity import MergedLora
 from burnish.decoder.memory import machine, peak_bytes
-from burnish.errors import BurnishError, DivergedError, InputError
+from burnish.errors import BurnishError, DivergedError
 from burnish.evaluation.evaluation import Evaluation, both_scored
 from burnish.evaluation.measure import evaluate, most_likely_answers
 from burnish.models.policy_model import PolicyModel
@@ -30,19 +24,19 @@ from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import RewardComputer
 from burnish.ppo.samples import log_step, response_rows
 from burnish.processes import world
-from burnish.rewards.part import RewardFunction
-from burnish.rollout.server import HELLO, servers_of
 from burnish.runs.checkpoints import versions
 from burnish.runs.run import JUDGEMENTS, Run
 from burnish.runs.same_run import fingerprint_of_files
 from burnish.runs.saving import Saving
 from burnish.show import terminal
-from burnish.show.trackers import check_tracker, open_tracker
+from burnish.show.trackers import open_tracker
+from burnish.stages.announcing import announce, how_to_use
+from burnish.stages.before_loading import check_before_loading
 from burnish.stages.identity import identity_of
 from burnish.stages.judging import conclude, second_reward, start_model
 from burnish.stages.leaks import warn_of_leaks
 from burnish.stages.opening import opened
-from burnish.stages.stage import COMMAND, Beginning, check_rewards
+from burnish.stages.stage import COMMAND, Beginning
 from burnish.text import minutes, plain
 
 NUM_ANSWERS = 6  # held-out prompts whose most likely answers are kept and shown
@@ -66,7 +60,7 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
         trainer, prompts, saving = work.trainer, work.data, work.saving
         memory = trainer.memory_report(prompts.everything)
         console.print(terminal.data_table(data_summary(prompts, work.encoder, config.max_new_tokens)))
-        _announce(console, trainer, prompts, run, memory)
+        announce(console, trainer, prompts, run, memory)
         if trainer.server is not None:
             with terminal.busy(console, "the rollout server answers a probe"), world.together():
                 trainer.server.check(trainer.policy)
@@ -98,17 +92,9 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
             console.print(terminal.answers_table(_answers(console, trainer, run, prompts.held_out[:NUM_ANSWERS])))
             console.print(plain(verdict.sentence), highlight=False)
         seconds, peak_gb = round(time.perf_counter() - started), peak_bytes() / 1e9
-        result = {
-            "before": before and before.as_dict(),
-            "after": after and after.as_dict(),
-            "seconds": seconds,
-            "finished": time.strftime("%Y-%m-%d %H:%M"),
-            "versions": versions(),
-            "machine": machine(),
-            **saving.facts,
-            "peak_memory_gb": round(peak_gb, 2),
-            "memory": {n: round(mb) for n, mb, _ in memory},
-        }
+        result = {"before": before and before.as_dict(), "after": after and after.as_dict(), "seconds": seconds}
+        result["num_prompts"] = {"training": len(prompts.train), "held_out": len(prompts.held_out)}
+        result |= _facts(peak_gb, memory) | saving.facts
         world.by_first(lambda: run.write("result.json", result))
     console.print(f"Took {minutes(seconds)} minutes and {peak_gb:.1f} GB of memory at its peak.", highlight=False)
     told = how_to_use(run, config, trainer.base.invocation, trainer.base.identity.merged)
@@ -116,6 +102,17 @@ def run(config: TrainConfig, data: Split[str], console: Console, beginning: Begi
     if run.pipeline_folder is None:  # which writes it itself
         console.print(plain(f"Verdict, curves and tokens as one page: burnish report {run.folder}"), highlight=False)
     return run
+
+
+def _facts(peak_gb: float, memory: list[tuple[str, float, str]]) -> dict[str, Any]:
+    """When and on what a run was made, and what it took."""
+    return {
+        "finished": time.strftime("%Y-%m-%d %H:%M"),
+        "versions": versions(),
+        "machine": machine(),
+        "peak_memory_gb": round(peak_gb, 2),
+        "memory": {name: round(mb) for name, mb, _ in memory},
+    }
 
 
 def _fingerprint_of_rewards(config: TrainConfig) -> str:
@@ -215,69 +212,6 @@ def _keep_responses(error: DivergedError, trainer: PPOTrainer, run: Run, prompts
     return f"The {'responses' if tables else 'prompts'} of step {step} are in {run.folder / name}."
 
 
-def check_before_loading(config: TrainConfig, prompts: Split[str], not_yet: Path | None = None) -> None:
-    """Rewards, tracker, rollout server and number of prompts, while nothing has been spent. `not_yet` is the folder of
-    a pipeline whose reward model is still to come; its server may be too.
-    """
-    check_tracker(config.tracker)
-    functions = check_rewards(config, not_yet)
-    for asked_about, own in ((prompts.everything, config.reward_parts), (prompts.held_out, config.eval_reward_parts)):
-        for part in own:
-            part.check_prompts(asked_about)
-    for function in functions:
-        if function is not None:
-            _try_out(function, prompts.train)
-    if config.rollout is not None and not_yet is None:
-        for server in servers_of(config.rollout):
-            server.greet(config.rollout.model or config.model_name, HELLO)
-    if needs := config.needs_references:
-        require_references(prompts.train, needs)
-    each, needed = config.responses_per_prompt, config.prompts_per_step
-    if len(prompts.train) < needed:
-        names = f"batch_size {config.batch_size}" if each == 1 else f"the {needed} of a step"
-        raise InputError(
-            f"there are {len(prompts.train)} prompts to train on, fewer than {names}: a step would take some of them "
-            f"twice. Lower batch_size to {len(prompts.train) * each}, or add prompts"
-        )
-
-
-def _try_out(reward: RewardFunction, prompts: list[str]) -> None:
-    """A reward that fails on any two answers fails now, not after the model is loaded and a batch generated."""
-    answers = ["A first answer.", "And a second one."][: len(prompts)]
-    RewardComputer(reward, strict=True).compute_rewards(prompts[:2], answers)
-
-
-def _announce(
-    console: Console, trainer: PPOTrainer, prompts: Split[str], run: Run, memory: list[tuple[str, float, str]]
-) -> None:
-    config = trainer.config
-    console.print(terminal.memory_table(memory))
-    updates = config.optimizer_steps_per_ppo_step
-    console.print(
-        f"{config.steps} PPO steps of {config.batch_size} responses"
-        f"{f' ({config.responses_per_prompt} to a prompt)' if config.responses_per_prompt > 1 else ''}, "
-        f"{len(prompts.train)} prompts; each step makes {updates} optimizer {'step' if updates == 1 else 'steps'} of "
-        f"{'each model' if config.has_critic and config.value_epochs in (None, config.epochs) else 'the policy'}"
-        f"{', fewer where target_kl_stop ends them' if config.target_kl_stop and updates > 1 else ''}. "
-        f"Adapters act on the {config.adapter_scope}, reward: {plain(trainer.reward_computer.name)}. "
-        f"Run folder: {plain(str(run.folder))}",
-        highlight=False,
-    )
-    if config.rollout is not None:
-        console.print(plain(f"Responses come from {', '.join(config.rollout.urls)}."), highlight=False)
-    terminal.print_start(console, trainer.base.identity.merged)
-    decoder = trainer.base.decoder
-    if not decoder.shares_trunk:
-        console.print(plain(f"{decoder.sharing[0].upper()}{decoder.sharing[1:]} ({decoder.reason})."), highlight=False)
-    missed = unreachable(decoder.layers)
-    if missed:
-        console.print(plain(f"Not adapted, because peft cannot reach them: {', '.join(missed)}."), highlight=False)
-    if trainer.base.tokenizer.pad_token_id is None:
-        console.print("The tokenizer has no pad token; none is needed: padding is masked by length.", highlight=False)
-    if config.adapter_scope == "response" and not trainer.base.invocation:
-        console.print(NO_SHARED_ENDING, highlight=False)
-
-
 def _measure(
     console: Console,
     trainer: PPOTrainer,
@@ -301,30 +235,3 @@ def _answers(console: Console, trainer: PPOTrainer, run: Run, prompts: Sequence[
         answers = most_likely_answers(trainer, prompts, speakers)
     world.by_first(lambda: run.write("answers.json", {"answers": answers}))
     return answers
-
-
-def how_to_use(run: Run, config: TrainConfig, invocation: list[int], merged: MergedLora | None) -> str:
-    """The adapter's path and what loads it."""
-    revision = "" if config.revision is None else f', revision="{config.revision}"'
-    lines = [f"\nThe tuned adapter is in {run.policy_folder}", f'  burnish generate {run.folder} "your prompt"']
-    if config.adapter_scope == "sequence" or invocation:
-        lines += [
-            "or from Python:",
-            "  from transformers import AutoModelForCausalLM",
-            "  from peft import PeftModel",
-            f'  base = AutoModelForCausalLM.from_pretrained("{model_source(config)}"{revision})',
-        ]
-        if merged is not None:
-            lines.append(f'  base = PeftModel.from_pretrained(base, "{merged.folder}").merge_and_unload()  # the start')
-        lines.append(f'  model = PeftModel.from_pretrained(base, "{run.policy_folder}")')
-    if merged is not None:
-        lines.append("(It stands on the base with that LoRA merged into it; on the base alone it says something else.)")
-    if config.adapter_scope == "sequence":
-        lines.append("(`model.merge_and_unload()` folds it into the base.)")
-    elif invocation:
-        lines.append(
-            "(An activated LoRA: it acts from the prompt's last tokens on, so do not merge it. `generate` finds "
-            "them. A forward pass over prompt and response takes their last occurrence: where a response may "
-            "contain them too, give alora_offsets: docs/scopes.md.)"
-        )
-    return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -19,21 +20,24 @@ from burnish.text import plain
 
 def show_reward(
     console: Console, config: TrainConfig, prompt: str, response: str, reference: str | None = None
-) -> None:
-    """Every part's score, weight and contribution. The base model is loaded only if a part needs it."""
+) -> dict[str, Any]:
+    """Every part's score, weight and contribution, shown and given. The base is loaded only if a part needs it."""
     computer = computer_of(console, config)
     asked = Prompt(prompt, "the prompt", reference=reference)
     scores = {name: values[0] for name, values in computer.compute_parts([asked], [response]).items()}
     table = Table("part", "score", "weight", "counts", box=None, header_style="dim", padding=(0, 2, 0, 0))
-    total = 0.0
+    total, parts = 0.0, []
     for part in computer.parts:
         score = scores[part.name]
-        whole = sum(score) if isinstance(score, list) else score
+        tokens = [float(own) for own in score] if isinstance(score, list) else None
+        whole = float(score) if tokens is None else sum(tokens)
         total += part.weight * whole
+        parts.append({"name": part.name, "score": whole, "weight": part.weight, "tokens": tokens})
         table.add_row(plain(part.name), f"{whole:.3f}", f"{part.weight:g}", f"{part.weight * whole:+.3f}")
     table.add_section()
     table.add_row("reward", "", "", f"{total:+.3f}")
     console.print(table)
+    return {"parts": parts, "reward": total}
 
 
 def check_trust(console: Console, file: str | Path, config: TrainConfig, trust: bool) -> None:

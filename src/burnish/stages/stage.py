@@ -18,6 +18,7 @@ from burnish.data import Split, load_split, prompts_of
 from burnish.processes import world
 from burnish.rewards.part import RewardFunction, Workshop
 from burnish.rollout.server import servers_of
+from burnish.runs.log import logged
 from burnish.runs.run import Run
 from burnish.runs.same_run import changes_since
 from burnish.runs.saving import say_finished
@@ -86,7 +87,8 @@ class Stage:
                 self.check(config, None)
         with terminal.starting(console):
             work = self.work
-        return work(config, data, console, beginning)
+        with logged(console):
+            return work(config, data, console, beginning)
 
 
 def run_of(config: RunConfig, beginning: Beginning) -> Run:

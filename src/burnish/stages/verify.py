@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
@@ -27,30 +30,62 @@ def show_checkpoints(console: Console, folder: str) -> list[Checkpoint]:
     return found
 
 
-def verify_run(console: Console, folder: str) -> None:
-    """Reads every byte of every checkpoint and every line of the logs; whatever is damaged ends in exit code 4."""
+def told_checkpoints(found: list[Checkpoint]) -> list[dict[str, Any]]:
+    return [{"step": own.step, "bytes": own.nbytes, "problem": own.problem} for own in found]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What reading every byte has shown."""
+
+    checkpoints: list[Checkpoint]
+    steps: int
+    """That the logs hold."""
+    problem: str | None
+
+    def refuse_damage(self) -> None:
+        if self.problem is not None:
+            raise NoCheckpointError(self.problem)
+
+
+def told_examined(examined: Examined) -> dict[str, Any]:
+    told = {"is_whole": examined.problem is None, "problem": examined.problem, "steps": examined.steps}
+    return told | {"checkpoints": told_checkpoints(examined.checkpoints)}
+
+
+def examine(console: Console, folder: str) -> Examined:
+    """Reads every byte of every checkpoint and every line of the logs."""
     run = Run.open(folder)
     found = show_checkpoints(console, folder)
     try:
         rows = {file: run.read_lines(file) for file in LOGS}["metrics.jsonl"]
     except InputError as error:
-        raise NoCheckpointError(str(error)) from None
+        return Examined(found, 0, str(error))
     steps = [row.get("step", row.get("update")) for row in rows]
+    return Examined(found, len(steps), _problem(run, found, steps))
+
+
+def _problem(run: Run, found: list[Checkpoint], steps: list[Any]) -> str | None:
+    """The first that there is."""
     newest = max((c.step for c in found if not c.problem), default=0)
     if steps != list(range(1, len(steps) + 1)) or len(steps) < newest:
-        raise NoCheckpointError(
+        return (
             f"{run.folder / 'metrics.jsonl'} does not hold every step once, in order, up to that of the last checkpoint"
         )
     for file in (run.folder / name for name in LOGS):
         if file.is_file() and file.stat().st_size and not file.read_bytes().endswith(b"\n"):
-            raise NoCheckpointError(f"the last line of {file} was cut off; `burnish resume` makes its step again")
+            return f"the last line of {file} was cut off; `burnish resume` makes its step again"
     damaged = [c for c in found if c.problem]
     if damaged and len(damaged) == len(found):
-        raise NoCheckpointError(f"no checkpoint of {run.folder} verifies")
+        return f"no checkpoint of {run.folder} verifies"
     if damaged:
-        raise NoCheckpointError(
-            f"{len(damaged)} of {len(found)} checkpoints are damaged; `burnish resume` uses step "
-            f"{max(c.step for c in found if not c.problem)}"
-        )
-    whole = "Every checkpoint is as it was written, and the" if found else "The"
-    console.print(f"{whole} logs are whole: {len(steps)} steps, each once.", highlight=False)
+        return f"{len(damaged)} of {len(found)} checkpoints are damaged; `burnish resume` uses step {newest}"
+    return None
+
+
+def verify_run(console: Console, folder: str) -> None:
+    """Whatever is damaged ends in exit code 4."""
+    examined = examine(console, folder)
+    examined.refuse_damage()
+    whole = "Every checkpoint is as it was written, and the" if examined.checkpoints else "The"
+    console.print(f"{whole} logs are whole: {examined.steps} steps, each once.", highlight=False)

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from markupsafe import Markup, escape
+
+from burnish.text import visible
+
 WIDTH, HEIGHT = 360.0, 150.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 10.0, 22.0
 COLUMNS = int(WIDTH - LEFT - RIGHT)
+LAST_COLOUR = 5  # lines after this one share it
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Chart:
 
     @property
     def latest(self) -> str:
-        return short(self.lines[0].points[-1][1])
+        return short(self.lines[0].points[-1][1]) if self.lines[0].points else "unknown"
 
     # What the template draws: all in the SVG's own coordinates.
 
@@ -83,6 +88,37 @@ class Chart:
     def x_ticks(self) -> list[tuple[float, str]]:
         first, last = (math.floor(s) for s in self._steps)
         return [(self.x(s), str(s)) for s in sorted({first, (first + last) // 2, last})]
+
+    @property
+    def svg(self) -> Markup:
+        """The drawing. Its colours are those that a stylesheet gives the classes band, grid, dot and c0 to c5."""
+        left, right = LEFT, WIDTH - RIGHT
+        parts: list[str] = []
+        if self.band_box is not None:
+            top, height = self.band_box
+            parts.append(
+                f'<rect class="band" x="{left:g}" y="{top:.1f}" width="{right - left:g}" height="{height:.1f}"/>'
+            )
+        for y, label in self.y_ticks:
+            parts.append(f'<line class="grid" x1="{left:g}" x2="{right:g}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text x="{left - 6:g}" y="{y + 3.5:.1f}" text-anchor="end">{label}</text>')
+        for x, label in self.x_ticks:
+            parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 4:g}" text-anchor="middle">{label}</text>')
+        for number, line in enumerate(self.lines):
+            parts.append(self._stroke(number, line))
+        said = escape(visible(f"{self.title} over the steps, last {self.latest}"))
+        box = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{said}"'
+        return Markup(f"<svg {box}>{''.join(parts)}</svg>")
+
+    def _stroke(self, number: int, line: Line) -> str:
+        """A curve; a single point has a dot."""
+        if not line.points:
+            return ""
+        path = f'<path class="c{min(number, LAST_COLOUR)}" d="{self.path(line)}"/>'
+        if len(line.points) > 1:
+            return path
+        ((x, y),) = line.points
+        return path + f'<circle class="dot" cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="2.5"/>'
 
 
 def thinned(points: list[tuple[float, float]], columns: int) -> list[tuple[float, float]]:

@@ -1,0 +1,72 @@
+"""Commands that give what was learned to other tools and other people."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from burnish.cli.app import Trust, app, console, safe
+
+PANEL = "Ship"
+Json = Annotated[bool, typer.Option("--json", help="print the result as JSON, and nothing else")]
+
+
+@app.command(rich_help_panel=PANEL)
+def export(
+    run: Annotated[str, typer.Argument(help="folder of a PPO or SFT run", metavar="RUN")],
+    to: Annotated[str, typer.Option(metavar="FORM", help="adapter, merged, gguf, lora or ollama")],
+    output: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="a new folder; default: exports/FORM in the run's")
+    ] = None,
+    lora: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="what `--to lora` made, in place of the run's own adapter")
+    ] = None,
+    gguf_type: Annotated[str, typer.Option("--type", help="of a GGUF model's weights: f32, f16 or q8_0")] = "f32",
+    merged: Annotated[bool, typer.Option("--merged", help="with gguf: the whole model, not the adapter")] = False,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="to compare answers to (again for more); default: held-out ones")
+    ] = None,
+    updates: Annotated[
+        int | None, typer.Option(min=1, help="with lora: at most so many; default: until it gets no better")
+    ] = None,
+    trust: Trust = False,
+    as_json: Json = False,
+) -> None:
+    """The result for peft, transformers, llama.cpp, ollama or any server, tried before it is called done."""
+    from burnish.stages.export import Wish
+    from burnish.stages.export import export as make
+
+    wish = Wish(run, to, output, lora, gguf_type, merged, tuple(prompt or ()), updates, trust)
+    made = make(_told_aside(as_json), wish)
+    if as_json:
+        typer.echo(json.dumps(made.as_dict(), indent=2))
+        return
+    untried = made.facts.get("not_verified")
+    if untried:
+        console.print(safe(f"Not tried: {untried}"), highlight=False)
+    console.print(safe(f"Done: {made.folder} ({'README.md'} says how to load it)"), highlight=False, soft_wrap=True)
+
+
+@app.command(rich_help_panel=PANEL)
+def push(
+    run: Annotated[str, typer.Argument(help="folder of a run, or of an export", metavar="RUN")],
+    name: Annotated[str, typer.Argument(help="on the hub: you/name", metavar="NAME")],
+    form: Annotated[str, typer.Option(help="which of the run's exports: adapter, merged, gguf, ...")] = "adapter",
+    public: Annotated[bool, typer.Option("--public", help="for everybody to see; default: private")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only list files and sizes")] = False,
+    as_json: Json = False,
+) -> None:
+    """An export to the model hub, with its card. The token is that of HF_TOKEN or of `hf auth login`."""
+    from burnish.stages.export import push_export
+
+    sent = push_export(_told_aside(as_json), run, name, form, public, dry_run)
+    if as_json:
+        typer.echo(json.dumps(sent, indent=2))
+
+
+def _told_aside(as_json: bool) -> Console:
+    """Where standard output is for a program, people are told on standard error."""
+    return Console(stderr=True, emoji=False) if as_json else console

@@ -1,0 +1,163 @@
+"""The export stage: a run's result in the form that another tool loads, tried by that tool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from burnish.base_setup.lora_files import CONFIG, SCOPE_FILE, WEIGHTS, read_json
+from burnish.data import Prompt
+from burnish.data.bundled import bundled_sentiment
+from burnish.errors import InputError
+from burnish.export.exported import FACTS, GGUF_TYPES, Exported, check_form, check_output
+from burnish.runs.disk import inside, megabytes, refuse_links
+from burnish.runs.run import Run
+from burnish.show import terminal
+from burnish.text import plain
+
+NUM_PROMPTS = 8  # answers that are compared, unless more are given
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for on the command line."""
+
+    run: str
+    form: str
+    output: str | None = None
+    lora: str | None = None
+    """A folder that `--to lora` made, to be exported in place of the run's own adapter."""
+    gguf_type: str = "f32"
+    merged: bool = False
+    prompts: Sequence[str] = ()
+    updates: int | None = None
+    trust: bool = False
+
+
+def export(console: Console, wish: Wish) -> Exported:
+    """Whatever can be refused without torch is refused before it is imported."""
+    check_form(wish.form)
+    _check_options(wish)
+    run = Run.open(wish.run)
+    if run.stage == "reward":
+        raise InputError(f"{run.folder} holds a reward model, which gives no answers; export the PPO run that used it")
+    adapter = _adapter_folder(run, wish.lora)
+    scope = read_json(adapter / SCOPE_FILE)
+    _refuse_form(wish, run, scope.get("adapter_scope"), scope.get("invocation") or [])
+    name = f"{wish.form}-merged" if wish.merged else wish.form
+    output = Path(wish.output) if wish.output else inside(run.folder, f"exports/{name}")
+    check_output(output)
+    with terminal.starting(console):
+        from burnish.stages.exporting import export_to
+
+    return export_to(console, wish, run, adapter, output)
+
+
+def push_export(console: Console, run: str, name: str, form: str, public: bool, dry_run: bool) -> dict[str, Any]:
+    """Sends what `export` left in a run folder, or an export that lies elsewhere."""
+    from burnish.export.push import parcel_of, send
+
+    place = Path(run)
+    folder = place if (place / FACTS).is_file() else inside(Run.open(run).folder, f"exports/{form}")
+    if not folder.is_dir():
+        raise InputError(f"{run} has no export {form!r} yet; make it first: burnish export {run} --to {form}")
+    parcel = parcel_of(folder, name, public)
+    told = parcel.as_dict()
+    who = "everybody" if public else "you alone"
+    console.print(plain(f"{folder} to {name}, for {who} to see:"), highlight=False)
+    for file, size in told["files"].items():
+        console.print(plain(f"  {file}  {megabytes(size)}"), highlight=False)
+    if dry_run:
+        console.print("Nothing was sent.", highlight=False)
+        return told | {"sent": False}
+    with terminal.busy(console, "sending"):
+        address = send(parcel)
+    console.print(plain(f"Done: {address}"), highlight=False, soft_wrap=True)
+    return told | {"sent": True, "commit": address}
+
+
+def _check_options(wish: Wish) -> None:
+    if wish.form in ("gguf", "ollama") and find_spec("gguf") is None:
+        raise InputError("writing a GGUF file needs the package gguf; get it with: pip install gguf")
+    if wish.gguf_type not in GGUF_TYPES:
+        raise InputError(f"there is no --type {wish.gguf_type}; there are {', '.join(GGUF_TYPES)}")
+    if wish.merged and wish.form != "gguf":
+        raise InputError("--merged goes with --to gguf; a merged model for transformers is --to merged")
+    if wish.updates is not None and wish.form != "lora":
+        raise InputError("--updates goes with --to lora, the only form that is trained")
+    if wish.lora is not None and wish.form == "lora":
+        raise InputError("--lora names an ordinary LoRA, which --to lora would make; leave one of them out")
+
+
+def prompts_for(run: Run, given: Sequence[str]) -> list[str]:
+    """To compare answers to: those given, or held-out ones of the run, or openings that come with burnish."""
+    if given:
+        return list(given)
+    if run.has("verdict.json"):
+        rows = run.read("verdict.json").get("answers") or []
+        known: list[str] = [Prompt(row["prompt"], messages=row.get("messages")) for row in rows]
+    elif run.has("start.json"):
+        known = run.read("start.json").get("evaluation", {}).get("prompts") or []
+    else:
+        known = [row["prompt"] for row in run.read_lines("probes.jsonl") if row.get("step") == 0]
+    return known[:NUM_PROMPTS] or [str(prompt) for prompt in bundled_sentiment().held_out[:NUM_PROMPTS]]
+
+
+def _adapter_folder(run: Run, lora: str | None) -> Path:
+    """The adapter that is exported. One that is given has to be an ordinary LoRA that burnish made."""
+    folder = inside(run.folder, f"adapters/{'sft' if run.stage == 'sft' else 'policy'}") if lora is None else Path(lora)
+    if lora is not None and folder.is_dir():
+        refuse_links(folder)
+    missing = [name for name in (WEIGHTS, SCOPE_FILE) if not (folder / name).is_file()]
+    if missing:
+        has_run = "has its run finished?" if lora is None else "make one first: burnish export RUN --to lora"
+        raise InputError(f"{folder} holds no adapter saved by burnish (no {missing[0]}); {has_run}")
+    if lora is not None and not (folder / CONFIG).is_file():
+        raise InputError(f"the adapter in {folder} loads with burnish alone; --lora takes what `--to lora` made")
+    if lora is not None and read_json(folder / SCOPE_FILE).get("adapter_scope") != "sequence":
+        raise InputError(f"the adapter in {folder} acts on the response alone; --lora takes what `--to lora` made")
+    return folder
+
+
+def _refuse_form(wish: Wish, run: Run, scope: str | None, invocation: list[int]) -> None:
+    """What no consumer could use, with the way out."""
+    if wish.form == "lora" and run.stage != "ppo":
+        raise InputError(f"{run.folder} is no PPO run; an ordinary LoRA from demonstrations: adapter_scope: sequence")
+    if scope == "sequence":
+        if wish.form == "lora":
+            raise InputError(
+                f"{run.folder} was trained with adapter_scope: sequence, so its adapter is an ordinary LoRA already; "
+                "use --to adapter"
+            )
+        return
+    folder = run.folder
+    way = (
+        f"Make an ordinary LoRA of it first (burnish export {folder} --to lora), then give that: burnish export "
+        f"{folder} --to {wish.form}{' --merged' if wish.merged else ''} --lora {folder}/exports/lora"
+    )
+    if wish.form in ("merged", "ollama") or wish.merged:
+        why = (
+            "nothing tells ollama to begin there"
+            if wish.form == "ollama"
+            else "folded into the weights it would read the prompt too, and say something else"
+        )
+        also = (
+            ""
+            if wish.form == "ollama" or not invocation
+            else f"; or use --to {_alone(wish.form)}, which keeps it apart"
+        )
+        raise InputError(f"the adapter of {folder} acts on the response alone, and {why}. {way}{also}")
+    if wish.form != "lora" and not invocation:
+        raise InputError(
+            f"the prompts of {folder} share no ending, so nothing can tell another tool where its adapter begins to "
+            f"act. {way}"
+        )
+
+
+def _alone(form: str) -> str:
+    return "gguf (without --merged)" if form == "gguf" else "gguf or --to adapter"

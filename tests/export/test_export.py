@@ -1,0 +1,219 @@
+"""An export says what the run says, by the word of the tool that loads it; or it is not there."""
+
+import json
+import re
+from importlib.util import find_spec
+from io import StringIO
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from runs_to_export import trained
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from burnish.cli.app import app
+from burnish.errors import InputError, WrongExportError
+from burnish.export import gguf_files
+from burnish.stages import exporting
+from burnish.stages.export import Wish, export
+
+needs_llama_cpp = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs llama.cpp: pip install xllamacpp")
+
+
+def made(run, form, **more):
+    return export(Console(file=StringIO(), width=200), Wish(str(run), form, **more))
+
+
+def told_by(call):
+    with pytest.raises(InputError) as error:
+        call()
+    return str(error.value)
+
+
+# ------------------------------------------------------------------------------------------------ peft, transformers
+
+
+@pytest.mark.parametrize("scope", ["sequence", "response"])
+def test_an_adapter_says_in_peft_what_it_says_in_burnish(request, tmp_path, scope):
+    run = request.getfixturevalue(f"{scope}_run")
+    found = made(run, "adapter", output=str(tmp_path / "adapter"))
+    assert found.facts["compared"]["num_equal"] == 8
+    assert found.facts["compared"]["largest_gap"] < 1e-3
+    assert json.loads((tmp_path / "adapter/export.json").read_text())["verified"] is True
+
+
+def test_a_merged_model_says_in_transformers_what_the_adapter_says(sequence_run, tmp_path):
+    folder = tmp_path / "merged"
+    found = made(sequence_run, "merged", output=str(folder))
+    assert found.facts["compared"]["num_equal"] == 8
+    settings = json.loads((folder / "generation_config.json").read_text())
+    assert (settings["do_sample"], settings["max_new_tokens"]) == (True, 8)
+    assert "[assistant]" in AutoTokenizer.from_pretrained(folder).chat_template
+    assert not list(folder.glob("adapter*"))
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+    exec(code.replace('"."', repr(str(folder))), {})  # what the card says works
+
+
+def test_the_base_is_not_touched_by_a_merge(sequence_run, place, tmp_path):
+    plain = made(sequence_run, "merged", output=str(tmp_path / "merged")).folder
+    merged = AutoModelForCausalLM.from_pretrained(plain).state_dict()
+    base = next((place / "cache" / "gguf").glob("base-*"))
+    before = AutoModelForCausalLM.from_pretrained(base).state_dict()
+    assert merged.keys() == before.keys()
+    changed = {name.split(".")[-2] for name in before if not torch.equal(before[name], merged[name])}
+    assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+# ------------------------------------------------------------------------------------------------------- llama.cpp
+
+
+@needs_llama_cpp
+@pytest.mark.parametrize("scope", ["sequence", "response"])
+def test_an_adapter_says_in_llama_cpp_what_it_says_in_burnish(request, tmp_path, scope):
+    found = made(request.getfixturevalue(f"{scope}_run"), "gguf", output=str(tmp_path / "gguf"))
+    assert found.facts["compared"]["num_equal"] == 8
+    assert {*found.as_dict()["files"]} == {"README.md", "adapter.gguf", "export.json"}
+    assert not [*tmp_path.glob(".*")]  # nor is the base still there that it was tried on
+
+
+@needs_llama_cpp
+def test_an_activated_adapter_that_begins_a_token_early_is_found_out(response_run, tmp_path, monkeypatch):
+    """All invocation tokens in the file make llama.cpp begin one before them."""
+    monkeypatch.setattr(gguf_files, "named_invocation", lambda source: source.base.invocation)
+    with pytest.raises(WrongExportError, match="this export is wrong, and was not kept"):
+        made(response_run, "gguf", output=str(tmp_path / "gguf"))
+    assert not [*tmp_path.iterdir()]
+
+
+@needs_llama_cpp
+@pytest.mark.parametrize(("gguf_type", "gap"), [("f32", 0.05), ("f16", 0.1), ("q8_0", 1.0)])
+def test_a_merged_model_says_in_llama_cpp_what_the_adapter_says(sequence_run, tmp_path, gguf_type, gap):
+    found = made(sequence_run, "gguf", output=str(tmp_path / "m"), merged=True, gguf_type=gguf_type)
+    assert found.facts["compared"]["largest_gap"] < gap
+    assert (tmp_path / "m" / f"model-{gguf_type}.gguf").is_file()
+
+
+def test_without_llama_cpp_it_is_said_that_nothing_was_tried(sequence_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting.consumers, "has_llama_cpp", lambda: False)
+    found = made(sequence_run, "gguf", output=str(tmp_path / "gguf"))
+    assert found.facts["verified"] is False
+    assert "pip install xllamacpp" in found.facts["not_verified"]
+    assert "Not tried: llama.cpp is not installed here" in (tmp_path / "gguf/README.md").read_text()
+
+
+# ------------------------------------------------------------------------------------------------- an ordinary LoRA
+
+
+def test_a_response_scope_adapter_becomes_an_ordinary_lora_that_can_be_merged(place, tmp_path, monkeypatch):
+    """Its KL to the trained model falls to a fraction of the base's, and it goes on from there as any LoRA does.
+
+    A random model is a hard pupil: on a real one the KL is small before the first update.
+    """
+    monkeypatch.setattr("burnish.stages.distilling.LEARNING_RATE", 1e-3)
+    monkeypatch.setattr("burnish.stages.distilling.SHARE_LEFT", 0.25)
+    response_run = trained(place, "gentle", by=0.06)
+    found = made(response_run, "lora", output=str(tmp_path / "lora"), updates=60)
+    taught = found.facts["distilled"]
+    assert taught["kl"] < 0.3 * taught["kl_at_start"]
+    assert taught["kl"] < 0.25 * taught["kl_of_base"]
+    assert taught["kl"] == min(kl for _, kl in taught["history"])
+    assert {"mean", "half_interval_95"} == {*taught["reward_before"]} == {*taught["reward_after"]}
+    assert "KL of the trained model to this LoRA" in (tmp_path / "lora/README.md").read_text()
+    assert found.facts["compared"]["num_equal"] == 8  # by peft
+    assert not json.loads((tmp_path / "lora/adapter_config.json").read_text()).get("alora_invocation_tokens")
+    assert not [*(tmp_path / "lora").glob(".*")]
+    merged = made(response_run, "merged", output=str(tmp_path / "merged"), lora=str(tmp_path / "lora"))
+    assert merged.facts["compared"]["num_equal"] == 8
+    assert merged.facts["adapter_scope"] == "sequence"
+    assert merged.facts["distilled"] == taught
+
+
+def test_an_ordinary_lora_that_stays_far_is_not_kept(response_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("burnish.stages.distilling.SHARE_LEFT", 1e-6)
+    monkeypatch.setattr("burnish.stages.distilling.LEAST_KL", 1e-6)
+    with pytest.raises(WrongExportError, match=r"after 1 updates the KL of the trained model to it is \d\.\d+ nats"):
+        made(response_run, "lora", output=str(tmp_path / "lora"), updates=1)
+    assert not [*tmp_path.iterdir()]
+
+
+# ------------------------------------------------------------------------------------------------- whole or not at all
+
+
+def test_a_wrong_export_is_a_failure_and_leaves_nothing(sequence_run, tmp_path, monkeypatch):
+    def damaged(source, folder):
+        write(source, folder)
+        weights = load_file(folder / "adapter_model.safetensors")
+        save_file({k: v * 1.5 for k, v in weights.items()}, folder / "adapter_model.safetensors")
+
+    write = exporting.write_adapter
+    monkeypatch.setattr(exporting, "write_adapter", damaged)
+    with pytest.raises(WrongExportError) as error:
+        made(sequence_run, "adapter", output=str(tmp_path / "adapter"))
+    assert error.value.exit_code == 8
+    assert "The first difference is at token" in str(error.value)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_there_is_not_written_over(sequence_run, tmp_path):
+    (tmp_path / "mine").mkdir()
+    told = told_by(lambda: made(sequence_run, "adapter", output=str(tmp_path / "mine")))
+    assert told.endswith("mine exists already; choose another --output, or move it away")
+
+
+@pytest.mark.parametrize(
+    ("scope", "form", "more", "told"),
+    [
+        ("response", "merged", {}, "folded into the weights it would read the prompt too"),
+        ("response", "gguf", {"merged": True}, "--to gguf --merged --lora"),
+        ("response", "ollama", {}, "nothing tells ollama to begin there"),
+        ("sequence", "lora", {}, "is an ordinary LoRA already; use --to adapter"),
+        ("sequence", "mergd", {}, "there is no form 'mergd'; did you mean 'merged'?"),
+        ("sequence", "gguf", {"gguf_type": "q9"}, "there is no --type q9; there are f32, f16, q8_0"),
+        ("sequence", "merged", {"merged": True}, "--merged goes with --to gguf"),
+        ("sequence", "adapter", {"lora": "none"}, "none holds no adapter saved by burnish"),
+        ("sequence", "ollama", {}, "it knows ChatML"),
+    ],
+)
+def test_what_no_tool_could_use_is_refused_with_the_way_out(request, tmp_path, scope, form, more, told):
+    run = request.getfixturevalue(f"{scope}_run")
+    assert told in told_by(lambda: made(run, form, output=str(tmp_path / "out"), **more))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_command_gives_json_to_a_program(sequence_run, tmp_path):
+    given = ["export", str(sequence_run), "--to", "adapter", "--output", str(tmp_path / "a"), "--json"]
+    ended = CliRunner().invoke(app, given)
+    assert ended.exit_code == 0, ended.output
+    told = json.loads(ended.stdout)
+    assert told["form"] == "adapter"
+    assert told["files"]["adapter_model.safetensors"] > 1000
+    assert told["compared"]["is_right"] is True
+    assert "peft gives 8 of 8 answers" in ended.stderr
+
+
+# --------------------------------------------------------------------------------------------------------- the card
+
+
+def test_a_card_tells_what_was_measured_and_neither_texts_nor_places_nor_secrets(
+    sequence_run, place, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("SOME_API_KEY", "Be brief.")  # as if it had got into a setting
+    card = (made(sequence_run, "adapter", output=str(tmp_path / "a")).folder / "README.md").read_text()
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["library_name"] == "peft"
+    assert front["tags"] == ["burnish", "ppo", "lora"]
+    for said in (
+        "## How to load it",
+        "95 % intervals",
+        "| reward |",
+        "fingerprint of all texts",
+        "| training prompts |",
+    ):
+        assert said in card
+    for hidden in (str(place), str(tmp_path), "the fox and the", "Be brief.", "/root", "/home"):
+        assert hidden not in card
+    for file in (tmp_path / "a").glob("*.json"):
+        assert str(place) not in file.read_text()

@@ -1,0 +1,132 @@
+"""`burnish serve` as a process: what docs/serving.md shows is run against it, and Ctrl-C ends it in order."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import openai
+import pytest
+import torch
+
+from talkers import GREEDY, served_run, tiny_run
+
+DOCS = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
+TOKEN = "a-token-that-nobody-guesses"
+
+
+def shown(language, word):
+    """The block of the docs that has a word in it."""
+    return next(code for code in re.findall(rf"```{language}\n(.*?)```", DOCS, re.DOTALL) if word in code)
+
+
+class Process:
+    """The command, in a fork of a process that has everything imported."""
+
+    def __init__(self, fork_server, run, *options, **environment):
+        self.fork_server = fork_server
+        self.pid = fork_server.start(run.parent, "serve", run, "--port", "0", *options, environment=environment)
+        out, err = fork_server._files[self.pid]
+        end = time.monotonic() + 120
+        while "Ctrl-C ends it." not in self._told(out):
+            assert time.monotonic() < end, self._told(err)
+            time.sleep(0.05)
+        self.told = self._told(out)
+        self.address = re.search(r"http://\S+/v1", self.told)[0]
+
+    def _told(self, file):
+        return file.read_text() if file.exists() else ""
+
+    def end(self, number=signal.SIGINT):
+        os.kill(self.pid, number)
+        ended = self.fork_server.wait(self.pid)
+        return ended.code, ended.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return tiny_run(tmp_path_factory.mktemp("served"), name="first", max_new_tokens=16)
+
+
+def test_what_the_docs_show_works_and_ctrl_c_ends_it(fork_server, run, capsys):
+    started = Process(fork_server, run)
+    try:
+        assert started.told.startswith("first (tuned) and first:start (base) answer at http://127.0.0.1:")
+        assert "Prompts for first must end in ':', as in training." in started.told
+        snippet = shown("python", "OpenAI").replace("http://127.0.0.1:8000/v1", started.address)
+        exec(compile(snippet, "docs/serving.md", "exec"), {})
+        said = capsys.readouterr().out
+        expected = served_run(run).speakers.answers("tuned", ["TITLE: My parrot swears\nTL;DR:"], GREEDY, 0)[0]
+        assert f"first {expected} " in said
+        curl = shown("bash", "curl").replace("http://127.0.0.1:8000/v1", started.address)
+        answer = json.loads(subprocess.run(["sh", "-c", curl], capture_output=True, text=True).stdout)
+        assert answer["choices"][0]["text"].startswith(expected[:8])
+    finally:
+        code, err = started.end()
+    assert (code, err.splitlines()[-1], "Traceback" in err) == (130, "interrupted", False)
+
+
+def test_beyond_this_machine_it_has_a_token(fork_server, run):
+    started = Process(fork_server, run, "--host", "0.0.0.0", "--token-env", "OWN_SECRET", OWN_SECRET=TOKEN)
+    try:
+        assert "Other machines can reach it." in started.told
+        assert TOKEN not in started.told
+        address = re.sub(r"//[^:]+:", "//127.0.0.1:", started.address)
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=address, api_key="another", max_retries=0).models.list()
+        assert openai.OpenAI(base_url=address, api_key=TOKEN, max_retries=0).models.list().data
+    finally:
+        code, err = started.end(signal.SIGTERM)
+    assert (code, "Traceback" in err) == (-signal.SIGTERM, False)
+
+
+def test_a_token_that_is_none_and_a_port_that_is_taken_are_refused(run, monkeypatch):
+    from rich.console import Console
+
+    from burnish.errors import InputError
+    from burnish.serving.engine import Limits
+    from burnish.serving.server import Where, serve
+    from burnish.web.listening import listen
+
+    monkeypatch.setenv("SHORT", "12345")
+    for variable, found in (("SHORT", "holds no token that is hard to guess"), ("UNSET", "is not set")):
+        with pytest.raises(InputError, match=f"--token-env: {variable} {found}"):
+            serve(Console(quiet=True), str(run), Where(token_env=variable), Limits(), False)
+    taken = listen("127.0.0.1", (0,))
+    taken.listen()
+    with pytest.raises(InputError, match="choose another with --port"):
+        serve(Console(quiet=True), str(run), Where(port=taken.getsockname()[1]), Limits(), False)
+    taken.close()
+
+
+@pytest.mark.real_model
+def test_the_embedded_model_answers_both_ways(tmp_path):
+    """Six at once: each as it is alone, and greedy answers as transformers gives them."""
+    from transformers import AutoModelForCausalLM
+
+    from burnish import EMBEDDED_NAME, PPOConfig, PPOTrainer
+    from burnish.base_setup.embedded import embedded_model_folder
+    from burnish.rollout.sampling import Sampler
+    from burnish.serving.answer import Question
+    from burnish.serving.engine import Engine, Limits
+    from talkers import together
+
+    config = PPOConfig(model_name=EMBEDDED_NAME, chat_template=True, max_new_tokens=8, reward="tldr")
+    PPOTrainer(config).save(tmp_path / "run")
+    served = served_run(tmp_path / "run")
+    engine = Engine(served.speakers.setup.base, Limits())
+    asked = [[{"role": "user", "content": f"Name {n} animals."}] for n in range(2, 5)]
+    model = AutoModelForCausalLM.from_pretrained(embedded_model_folder())
+    tokenizer, told, questions = served.speakers.setup.base.tokenizer, [], []
+    for messages in asked:
+        ids = served.read_chat(None, messages)
+        out = model.generate(input_ids=torch.tensor([ids]), do_sample=False, max_new_tokens=8)
+        told.append(tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True))
+        questions.append(Question(None, ids, 8, GREEDY))
+    drawn = [Question("policy", q.prompt, 8, Sampler(0.8, 50, 0.95), seed=3) for q in questions]
+    alone = [together(engine, [own])[0] for own in drawn]
+    assert together(engine, [*questions, *drawn]) == told + alone
+    engine.close()

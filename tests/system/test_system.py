@@ -1,0 +1,205 @@
+"""What a system lacks has a stand-in, and nobody else asks for it."""
+
+import ast
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import burnish
+from burnish.system import files, locks
+from burnish.system.pipes import PolledPipes, ThreadedPipes
+from burnish.system.time_limit import _by_the_clock, time_limit
+
+PACKAGE = Path(burnish.__file__).parent
+UNIX_ONLY = {"fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "posix"}
+WINDOWS_ONLY = {"msvcrt", "winreg", "_winapi"}
+UNIX_NAMES = {"fork", "pread", "pwrite", "getuid", "O_NOFOLLOW", "O_DIRECTORY", "SIGKILL", "setitimer", "killpg"}
+
+
+def test_only_the_room_for_it_knows_what_not_all_systems_have():
+    for file in PACKAGE.rglob("*.py"):
+        if file.parent.name == "system" or file.name == "confined.py":  # which runs on Linux alone, as a script
+            continue
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+        imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+        assert not imported & (UNIX_ONLY | WINDOWS_ONLY | {"burnish.rewards.confined"}), file
+        assert not {node.attr for node in nodes if isinstance(node, ast.Attribute)} & UNIX_NAMES, file
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    from tiny import tiny_model, tiny_tokenizer
+
+    folder = tmp_path_factory.mktemp("work")
+    tiny_model().save_pretrained(folder / "model")
+    tiny_tokenizer().save_pretrained(folder / "model")
+    (folder / "prompts.txt").write_text("".join(f"number {n}:\n" for n in range(12)))
+    (folder / "judge.py").write_text("def short(prompts, responses):\n    return [-float(len(r)) for r in responses]\n")
+    (folder / "config.yaml").write_text(
+        "model_name: model\nprompts: prompts.txt\nreward: judge.py:short\nnum_eval_prompts: 4\nbatch_size: 4\n"
+        "steps: 2\nepochs: 1\nmax_new_tokens: 5\nsave_every: 1\nmax_kl: null\n"
+    )
+    return folder
+
+
+def as_windows(folder, *arguments, code=0):
+    command = [sys.executable, str(Path(__file__).with_name("as_windows.py")), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_run_trains_saves_and_resumes_without_what_windows_lacks(workplace):
+    commands = ["train config.yaml run_name=one", "resume runs/one", "resume runs/one --from 1 steps=3"]
+    commands += ["verify runs/one", "report runs/one", "runs"]
+    said = as_windows(workplace, *" --then ".join(commands).split())
+    for words in ("already finished", "Resuming after step 1 of 3", "3 steps, each once", "report.html", "outcome"):
+        assert words in said
+    names = [path.name for path in (workplace / "runs").rglob("*")]
+    assert not [name for name in names if set(name) & set('<>:"\\|?*') or name.endswith((" ", "."))]
+
+
+def test_what_only_linux_can_do_is_refused_in_a_sentence(workplace):
+    rows = "".join(f'{{"prompt": "{n}", "reference": "assert True"}}\n' for n in range(12))
+    (workplace / "code.jsonl").write_text(rows)
+    command = ["--light", "train", "config.yaml", "prompts=code.jsonl", "reward=[{kind: code}]"]
+    said = as_windows(workplace, *command, code=2)
+    assert "kind: code confines what it runs with Linux's means" in said
+
+
+def test_a_lock_of_bytes_keeps_others_out_and_lets_them_read(tmp_path):
+    """Windows' way: a run folder in use is refused, and who uses it is told."""
+    command = [sys.executable, "-c", HOLDS, str(Path(__file__).parent), str(tmp_path)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline().strip() == "held"
+    try:
+        said = subprocess.run(command, capture_output=True, text=True)
+        assert f"is in use by process {holder.pid}" in said.stderr
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+HOLDS = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from as_windows import become_windows
+become_windows()
+from pathlib import Path
+from burnish.runs.run import Run
+with Run(Path(sys.argv[2])).lock():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_one_writer_at_a_time_where_folders_cannot_be_locked(tmp_path, monkeypatch):
+    plainly = locks.if_there
+    monkeypatch.setattr(locks, "if_there", lambda name: None if name == "fcntl" else plainly(name))
+    held = []
+    monkeypatch.setattr(locks, "take", lambda handle: held.append(os.readlink(f"/proc/self/fd/{handle}")))
+    with locks.alone_in(tmp_path):
+        assert held == [str(tmp_path / locks.LOCK_FILE)]
+
+
+def test_a_file_that_somebody_reads_is_replaced_when_he_is_done(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "IS_WINDOWS", True)
+    (tmp_path / "new").write_text("new")
+    (tmp_path / "old").write_text("old")
+    replace, refused = os.replace, []
+
+    def busy(source, target):
+        if len(refused) < 2:
+            refused.append(target)
+            raise PermissionError
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", busy)
+    files.replace(tmp_path / "new", tmp_path / "old")
+    assert (tmp_path / "old").read_text() == "new"
+    monkeypatch.setattr(files, "REPLACE_SECONDS", 0.0)
+    refused.clear()
+    (tmp_path / "new").write_text("newer")
+    with pytest.raises(PermissionError):
+        files.replace(tmp_path / "new", tmp_path / "old")
+
+
+def test_a_link_is_refused_where_the_kernel_cannot(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "NO_FOLLOW", None)
+    (tmp_path / "link").symlink_to(tmp_path / "secret")
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(OSError, match="symbolic links"):
+        files.open_no_link(str(tmp_path / "link"), os.O_RDONLY)
+
+
+def test_who_may_make_no_links_gets_a_copy(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError
+
+    for name in ("symlink", "link"):
+        monkeypatch.setattr(os, name, refused)
+    (tmp_path / "model").write_text("weights")
+    files.stand_in_for(tmp_path / "model", tmp_path / "same")
+    assert (tmp_path / "same").read_text() == "weights"
+
+
+@pytest.fixture(params=[PolledPipes, ThreadedPipes])
+def started(request):
+    """A process, and pipes to it."""
+    running = []
+
+    def start(script):
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        running.append((process, request.param(process)))
+        return running[-1][1]
+
+    yield start
+    for process, pipes in running:
+        process.kill()
+        process.wait()
+        pipes.close()
+
+
+def test_pipes_carry_more_than_they_hold(started):
+    pipes = started("import sys; sys.stdout.write(str(len(sys.stdin.readline())))")
+    end = time.monotonic() + 20
+    pipes.write(b"x" * 300_000 + b"\n", end)
+    assert pipes.read(end) == b"300001"
+    assert pipes.read(end) == b""
+    assert pipes.read(end) == b""
+
+
+def test_pipes_wait_no_longer_than_they_may(started):
+    pipes = started("import time; time.sleep(60)")
+    with pytest.raises(TimeoutError):
+        pipes.read(time.monotonic() + 0.1)
+    with pytest.raises(TimeoutError):
+        pipes.write(b"x" * 300_000, time.monotonic() + 0.1)
+
+
+class _OverError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("limit", [time_limit, _by_the_clock])
+def test_endless_work_ends(limit):
+    def work():
+        try:
+            with limit(0.1, _OverError):
+                while True:
+                    sum(range(1000))
+        except _OverError:
+            return True
+
+    assert work()
+    with limit(30.0, _OverError):
+        assert threading.active_count() >= 1
