@@ -57,7 +57,7 @@ WAYS = (
 def memory(shape: Shape, way: Way, gpus: int, pass_tokens: int) -> float:
     """Bytes on each GPU: base, adapters of two roles with gradients and Adam, keys and values, one training pass."""
     layer, ends = shape.layer_parameters * HALF, 2 * shape.vocabulary * shape.hidden * HALF
-    base = shape.layers * layer + ends
+    base: float = shape.layers * layer + ends
     if way.sharded:
         base = base / gpus + 2 * max(layer, ends / 2)  # what is gathered, and its copy
     adapted = round(way.upper * shape.layers)
