@@ -13,7 +13,7 @@ test: $(VENV)/.installed lint
 
 # The site, in build/site: open index.html there. Nothing in it comes from a network, and a warning is an error.
 docs: $(VENV)/.installed
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 # vLLM, in an environment of its own under the cache folder: 3.4 GB, five minutes.

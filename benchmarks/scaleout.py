@@ -183,7 +183,8 @@ def processes(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _of_all_worlds(options: argparse.Namespace, job: dict[str, Any], side: str) -> list[dict[str, Any]]:
-    rows, measured = MeasuredRows("scaleout_small" if options.small else "scaleout"), []
+    rows = MeasuredRows("scaleout_small" if options.small else "scaleout")
+    measured: list[dict[str, Any]] = []
     worlds = [(n, shard) for n in options.processes for shard in ((False, True) if n > 1 else (False,))]
     for count, shard in worlds:
         given = job | {"shard": shard}

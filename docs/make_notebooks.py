@@ -26,13 +26,15 @@ def execute(file: Path, folder: Path) -> Any:
 
 
 def without_traces(notebook: Any) -> Any:
-    """Nothing of this machine or moment: no times, no versions, no colours, no warnings on stderr."""
+    """Nothing of this machine or moment, such as times, versions and warnings; and text alone, to be small."""
     notebook.metadata = {"language_info": {"name": "python"}}
     for number, cell in enumerate(notebook.cells):
         cell.metadata, cell.id = {}, f"cell-{number}"
         if cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
             for output in cell.outputs:
+                if "data" in output:
+                    output.data = {"text/plain": output.data["text/plain"]}
                 if "text" in output:
                     output.text = COLOUR.sub("", output.text)
     return notebook

@@ -21,25 +21,8 @@ from make_reference import commands_page, python_page  # noqa: E402
 OF_THE_ROOT = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 """Pages of the repository's root, and where the site has them."""
 
-AWAITED = {"export.md", "serving.md", "cli.md", "api.md", "run_folder.md"}
-"""Pages that the navigation has a place for before they are written."""
-
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-
-
-def on_config(config: Any) -> Any:
-    config["nav"] = _there_is(config["nav"])
-    return config
-
-
-def _there_is(nav: Any) -> Any:
-    """The navigation without the awaited pages that are not there yet."""
-    if isinstance(nav, list):
-        return [entry for entry in map(_there_is, nav) if entry]
-    if isinstance(nav, dict):
-        return {title: entry for title, entry in ((t, _there_is(e)) for t, e in nav.items()) if entry}
-    return None if nav in AWAITED and not (DOCS / nav).exists() else nav
 
 
 def on_files(files: Files, config: Any) -> Files:

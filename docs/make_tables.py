@@ -596,17 +596,21 @@ def recipes_page() -> str:
 
 
 def models_page() -> str:
-    """What the check says of a tiny model of each tested family."""
+    """What the check says of a tiny model of each tested family, and what so much sharing is worth for one model."""
     sys.path.insert(0, str(ROOT / "tests"))
     from families import FAMILIES, family_model
 
+    ways = json.loads((ROOT / "benchmarks" / "results" / "sharing.json").read_text())["summary"]["llama"]
     rows = []
     for family in sorted(FAMILIES):
         decoder = decoder_of(family_model(family))
         fast = "the fast path" if decoder.shares_trunk else decoder.sharing
-        rows.append([f"`{family}`", fast, "both" if decoder.shares_prompts else "`sequence`"])
+        way = "fast path" if decoder.shares_trunk else "prompt" if decoder.shares_prompts else "nothing"
+        scope = "response" if decoder.shares_prompts else "sequence"
+        _, ratio = ways[f"{way}, {scope}"]
+        rows.append([f"`{family}`", fast, "both" if decoder.shares_prompts else "`sequence`", f"{ratio:.2f}"])
     page = with_results("docs/models.md")
-    made = table(["family", "what is shared", "`adapter_scope`"], rows)
+    made = table(["family", "what is shared", "`adapter_scope`", "a step beside the fast path"], rows)
     return re.sub(
         r"<!-- families -->.*?<!-- end -->", f"<!-- families -->\n{made}\n<!-- end -->", page, flags=re.DOTALL
     )

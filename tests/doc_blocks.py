@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from failures import ForkServer
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^(?:<!-- not run: ([^\n]*?) -->\n)?```(python|bash|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?:<!-- ((?:not run|tested): [^\n]*?) -->\n)?```(python|bash|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Code on a page; `why_not` is the reason why no test runs it."""
+    """Code on a page; `why_not` says why it is not run with its page: nothing could, or a test of its own does."""
 
     page: str
     line: int
@@ -51,7 +54,8 @@ def burnish_calls(code: str) -> Iterator[list[str]]:
     for line in code.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True) if "<<" not in line else []
         if "burnish" in words:
-            yield words[words.index("burnish") + 1 :]
+            after = words[words.index("burnish") + 1 :]
+            yield list(dropwhile(lambda word: word.startswith("-"), after))  # --quiet and --verbose come first
 
 
 CLIENT = """#!{python} -SE
@@ -114,10 +118,8 @@ class Terminal:
 
 SMALL = {
     "train": ["steps=1", "epochs=1", "max_new_tokens=4", "best_of=1", "max_kl=null"],
-    "pipeline": [
-        *("ppo.steps=1", "ppo.epochs=1", "model.max_new_tokens=4", "ppo.best_of=1", "ppo.max_kl=null"),
-        *("reward_model.epochs=1", "reward_model.num_centring_prompts=2"),
-    ],
+    "pipeline": """ppo.steps=1 ppo.epochs=1 model.max_new_tokens=4 ppo.best_of=1 ppo.max_kl=null
+        reward_model.epochs=1 reward_model.num_centring_prompts=2""".split(),
     "reward": ["num_centring_prompts=2"],
     "credit": ["--prompts", "2", "--positions", "1", "--continuations", "2"],
 }
