@@ -57,12 +57,14 @@ WAYS = (
 def memory(shape: Shape, way: Way, gpus: int, pass_tokens: int) -> float:
     """Bytes on each GPU: base, adapters of two roles with gradients and Adam, keys and values, one training pass."""
     layer, ends = shape.layer_parameters * HALF, 2 * shape.vocabulary * shape.hidden * HALF
-    base = shape.layers * layer / gpus + 2 * layer if way.sharded else shape.layers * layer  # 2: gathered, and its copy
+    base = shape.layers * layer + ends
+    if way.sharded:
+        base = base / gpus + 2 * max(layer, ends / 2)  # what is gathered, and its copy
     adapted = round(way.upper * shape.layers)
     adapters = 2 * 4 * FULL * adapted * shape.lora_parameters
     keys = 2 * shape.layers * shape.key_values * HALF * WORK.batch * (WORK.prompt + WORK.response)
     training = pass_tokens * adapted * shape.activation_numbers() * HALF
-    return base + ends + adapters + (0 if way.served else keys) + training
+    return base + adapters + (0 if way.served else keys) + training
 
 
 def seconds(shape: Shape, way: Way, wire: float) -> dict[str, float]:
@@ -87,7 +89,7 @@ def seconds(shape: Shape, way: Way, wire: float) -> dict[str, float]:
 
 def sent(shape: Shape, way: Way, gpus: int, pass_tokens: int) -> dict[str, float]:
     """Bytes that reach each GPU in a step: gradients of both adapters at each update (here one an epoch), and the
-    others' parts of every layer, for every pass through it.
+    others' parts of every layer (and embeddings, and head), for every pass through it.
     """
     adapted = round(way.upper * shape.layers)
     computed = WORK.response + (WORK.prompt if way.scope == "sequence" else 0)
@@ -95,8 +97,9 @@ def sent(shape: Shape, way: Way, gpus: int, pass_tokens: int) -> dict[str, float
     gradients = 2 * WORK.epochs * 2 * (gpus - 1) / gpus * FULL * adapted * shape.lora_parameters
     walks = 0 if way.served else WORK.response + 1  # of all layers: each token, and the prompts
     walks_above = 3 + 2 * WORK.epochs * passes * 2  # scoring; both roles, forwards and backwards
-    layers = (walks * shape.layers + walks_above * adapted) * shape.layer_parameters * HALF * (gpus - 1) / gpus
-    return {"gradients": gradients, "layers": layers if way.sharded else 0.0}
+    layers = (walks * shape.layers + walks_above * adapted) * shape.layer_parameters
+    layers += (2 * walks + walks_above) * shape.vocabulary * shape.hidden  # embeddings and head
+    return {"gradients": gradients, "layers": layers * HALF * (gpus - 1) / gpus if way.sharded else 0.0}
 
 
 def row(model: str, gpus: int, way: Way) -> dict[str, Any]:

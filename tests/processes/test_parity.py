@@ -102,9 +102,8 @@ def test_what_is_learned_from_people_on_a_sharded_base_is_the_same(found, stage)
 
 def test_each_process_holds_its_part_of_a_sharded_base(found):
     told = found[2]["a sharded base"]
-    assert told["alone"]["layers"] == pytest.approx(2 * told["sharded"]["layers"], rel=0.01)
-    assert told["alone"]["others"] == told["sharded"]["others"]  # embeddings, norm: whole
-    assert told["alone"]["report"] - told["sharded"]["report"] == told["sharded"]["layers"]
+    for part in ("layers", "others", "report"):  # others: embeddings; only the last norm is whole
+        assert told["alone"][part] == pytest.approx(2 * told["sharded"][part], rel=0.01)
     assert told["alone"]["identity"] == told["sharded"]["identity"]
     assert told["sharded"]["whole at rest"] == 0
     assert told["sharded"]["saved"] == told["alone"]["saved"]

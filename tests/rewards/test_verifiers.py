@@ -338,7 +338,7 @@ def test_a_step_of_confinement_that_fails_runs_nothing(tmp_path, monkeypatch):
     ):
         assert there in script
         (tmp_path / "confined.py").write_text(script.replace(there, broken))
-        monkeypatch.setattr(confined, "__file__", str(tmp_path / "confined.py"))
+        monkeypatch.setattr(code, "CONFINED", tmp_path / "confined.py")
         with pytest.raises(RewardFailedError, match="could not be tried"):
             run_confined("x = 1", "", LIMITS)
 

@@ -13,7 +13,8 @@ from burnish.decoder.shared_base import SharedBase
 from burnish.models.policy_model import PolicyModel
 from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
-from burnish.serving.answer import Question
+from burnish.serving.answer import Answer, Question
+from burnish.serving.batch import GROWS_BY, Batch
 from burnish.serving.engine import BusyError, Engine, Limits
 from families import family_model
 from talkers import GREEDY, Heard, served_run, texts_of, tiny_run, together
@@ -180,22 +181,19 @@ def test_a_ruined_model_is_told_of_and_the_engine_lives_on(served, engine, monke
     assert texts_of(engine, [question(served, "go:")])
 
 
+@torch.no_grad()
 def test_the_cache_is_no_wider_than_its_longest_answer(served):
-    """Who has left leaves no columns behind, however many come and go."""
-    engine = Engine(served.speakers.setup.base, Limits())
-    widths = []
-    layout = engine._admit
-
-    def admit():
-        layout()
-        widths.extend(batch._cache.room.shape[4] for batch in engine._batches if batch._cache is not None)
-
-    engine._admit = admit
-    for turn in range(2):
-        together(engine, [question(served, p, sampler=Sampler(), seed=turn, max_tokens=60) for p in PROMPTS])
-    longest = max(question(served, p, max_tokens=60).longest for p in PROMPTS)
-    assert max(widths) <= longest + 2 * 64
-    engine.close()
+    """Who has left leaves no columns behind, however many come and go while others stay."""
+    base, widths = served.speakers.setup.base, []
+    batch = Batch(base, served.speakers.adapters["tuned"])
+    asked = question(served, "go:", max_tokens=40)
+    for turn in range(400):
+        if turn % 15 == 0:
+            batch.join([Answer(asked, 0, base.tokenizer, [], lambda piece: None)])
+        batch.step()
+        widths.append(batch._cache.room.shape[4])
+    assert len(batch.live) >= 2
+    assert max(widths) <= asked.longest + GROWS_BY
 
 
 def until(condition):

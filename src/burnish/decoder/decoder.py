@@ -19,6 +19,8 @@ from burnish.decoder import attention, fast_linear, fast_norm
 from burnish.decoder.fast_linear import times_weight
 from burnish.decoder.head import Head
 from burnish.decoder.key_values import FixedPrefix, GrowingCache, Reading, Recorder
+from burnish.decoder.quantized import is_sharded
+from burnish.decoder.sharded import SpreadHead
 from burnish.decoder.shared_context import causal_mask, positions_of, seen_through_window
 from burnish.errors import InputError, is_out_of_memory
 
@@ -53,7 +55,7 @@ class Decoder:
         self.layers = self.stack.layers
         self.num_layers = len(self.layers)
         self.output, self._state_scale = output_of(model)
-        self.head = self.output.weight  # [V, H]
+        self.head = self.output.like  # [V, H]
         self.kinds = self._kinds()
         self._rotary_has_kinds = "layer_type" in inspect.signature(self.stack.rotary_emb.forward).parameters
         self.reads_prefixes_together = SLIDING not in self.kinds and not self._attention_is_written_out()
@@ -112,7 +114,7 @@ class Decoder:
 
     def logits(self, states: Tensor) -> Tensor:
         """Of normed states.  [N, H] -> [N, V]"""
-        return self.output.formed(times_weight(states, self.head))
+        return self.output.formed(times_weight(states, self.output.weight))
 
     # ------------------------------------------------------------------------------------------------- its sizes
 
@@ -253,7 +255,9 @@ def output_of(model: Any) -> tuple[Head, float]:
     scale = getattr(config, "logit_scale", None) or getattr(config, "lm_head_multiplier", None) or 1.0
     scale /= getattr(config, "logits_scaling", None) or 1.0
     cap = getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None)
-    return Head(linear.weight, getattr(linear, "bias", None), cap), float(scale)
+    bias = getattr(linear, "bias", None)
+    is_spread = is_sharded(linear.weight)
+    return SpreadHead(linear, bias, cap) if is_spread else Head(linear.weight, bias, cap), float(scale)
 
 
 def key_shape(config: Any, width: int) -> tuple[int, int, int]:

@@ -33,6 +33,11 @@ class Head:
     """[V]"""
     cap: float | None = None
 
+    @property
+    def like(self) -> Tensor:
+        """What has the weight's shape, format and device."""
+        return self.weight
+
     def formed(self, products: Tensor, ids: Tensor | None = None) -> Tensor:
         """Logits from the states' products with all rows of the weight, or with those of `ids` [n, k].  [n, V or k]"""
         if self.bias is not None:

@@ -4,7 +4,7 @@ Each process holds a part of every layer, and a whole layer only while it comput
 forward pass and before its backward pass, and processes/wire.py sees to it that all help to put it together, whoever
 needs it. So nobody else has to know: whatever calls a layer has its weights, however many passes others make.
 
-Adapters are grafted later and are not spread. Nor are embeddings and head: they are read by rows, in many places.
+So are embeddings and the head that gives logits. Adapters are grafted later, and are not spread.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves
 
+from burnish.decoder.head import Head
 from burnish.decoder.memory import give_back, give_back_at_once
 from burnish.decoder.quantized import is_sharded, storages_in
 from burnish.errors import InputError
@@ -23,15 +24,15 @@ from burnish.processes import wire
 
 
 class LayerPiece(nn.Module):
-    """The weights of one layer as FSDP2 keeps them. This module is never called, so that FSDP does nothing by itself:
-    when a layer is gathered and freed is decided here.
+    """The weights of a layer, or of modules that share some, as FSDP2 keeps them. This module is never called, so that
+    FSDP does nothing by itself: when a layer is gathered and freed is decided here.
     """
 
-    def __init__(self, layer: nn.Module, **how: Any) -> None:
+    def __init__(self, *layers: nn.Module, **how: Any) -> None:
         super().__init__()
         from torch.distributed.fsdp import fully_shard
 
-        self.layer = layer
+        self.layers = nn.ModuleList(layers)
         fully_shard(self, **how)  # makes it a module of FSDP's, with `unshard` and `reshard`
 
     def bring(self) -> None:
@@ -40,6 +41,26 @@ class LayerPiece(nn.Module):
 
     def drop(self) -> None:
         self.reshard()  # type: ignore[operator]
+
+
+class SpreadHead(Head):
+    """A head whose weight is put together when it is looked at."""
+
+    def __init__(self, linear: Any, bias: Tensor | None, cap: float | None) -> None:
+        number, device = linear.spread
+        like = torch.empty(1, dtype=linear.weight.dtype, device=device).expand(linear.weight.shape)  # takes no memory
+        for name, value in {"linear": linear, "number": number, "bias": bias, "cap": cap, "like": like}.items():
+            object.__setattr__(self, f"_{name}" if name in ("linear", "number", "like") else name, value)
+
+    @property
+    def weight(self) -> Tensor:
+        """[V, H]"""
+        wire.fetch(self._number, again=is_sharded(self._linear.weight))  # type: ignore[attr-defined]
+        return self._linear.weight  # type: ignore[attr-defined]
+
+    @property
+    def like(self) -> Tensor:
+        return self._like  # type: ignore[attr-defined]
 
 
 def shard(model: Any, layers: nn.ModuleList, device: torch.device, offload: bool) -> None:
@@ -57,12 +78,17 @@ def shard(model: Any, layers: nn.ModuleList, device: torch.device, offload: bool
         "mesh": init_device_mesh(device.type, (wire.here.size,)),
         "reshard_after_forward": True,
         "offload_policy": CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy(),
-        "ignored_params": _used_elsewhere(model, layers),
     }
     if device.type == "cpu":
         give_back_at_once()  # layers come and go with every pass
+    elsewhere = _used_elsewhere(model, layers)
     for layer in dict.fromkeys(layers):  # a model may have one of them several times
-        _watch(layer, LayerPiece(layer, **how))
+        _watch(LayerPiece(layer, **how, ignored_params=elsewhere), device)
+    embeddings, linear = model.get_input_embeddings(), model.get_output_embeddings()
+    bias = {linear.bias} if getattr(linear, "bias", None) is not None else set()
+    ends = [[embeddings, linear]] if embeddings.weight is linear.weight else [[embeddings], [linear]]
+    for modules in ends:
+        _watch(LayerPiece(*modules, **how, ignored_params=bias), device)
     for tensor in (*model.parameters(), *model.buffers()):
         if not is_sharded(tensor):
             tensor.data = tensor.data.to(device, copy=True)  # on its own: nothing holds on to the file any more
@@ -86,8 +112,8 @@ def _used_elsewhere(model: nn.Module, layers: nn.ModuleList) -> set[nn.Parameter
     return {weight for weight, count in owners.items() if count > 1} | shared
 
 
-def _watch(layer: nn.Module, piece: LayerPiece) -> None:
-    """The layer's weights are there whenever it computes."""
+def _watch(piece: LayerPiece, device: torch.device) -> None:
+    """Weights are there whenever a module computes with them."""
     number = wire.spread(piece)
 
     def before(*_: Any, piece: LayerPiece = piece) -> None:  # keeps the piece as long as there is the layer
@@ -98,5 +124,7 @@ def _watch(layer: nn.Module, piece: LayerPiece) -> None:
         if states:
             register_multi_grad_hook(states, before, mode="any")
 
-    layer.register_forward_pre_hook(before)
-    layer.register_forward_hook(after)
+    for layer in piece.layers:
+        layer.spread = (number, device)  # type: ignore[assignment]
+        layer.register_forward_pre_hook(before)
+        layer.register_forward_hook(after)

@@ -52,7 +52,7 @@ class WholeModel:
         self.layers = layers_of(self.stack)
         self.num_layers = len(self.layers)
         self.output, self._state_scale = output_of(model)
-        self.head = self.output.weight  # [V, H]
+        self.head = self.output.like  # [V, H]
         self.reason = reason
         self._accepted = inspect.signature(self.stack.forward).parameters
         self.pads_left = True
@@ -82,7 +82,7 @@ class WholeModel:
 
     def logits(self, states: Tensor) -> Tensor:
         """Of normed states.  [N, H] -> [N, V]"""
-        return self.output.formed(times_weight(states, self.head))
+        return self.output.formed(times_weight(states, self.output.weight))
 
     def _states(self, ids: Tensor, key_mask: Tensor, cache: Any = None) -> Tensor:
         given: dict[str, Any] = {

@@ -233,8 +233,12 @@ def spread(piece: Piece) -> int:
     return len(_pieces) - 1
 
 
-def fetch(number: int) -> None:
-    """Puts a piece together for this process, until it asks for another or has something to send."""
+def fetch(number: int, again: bool = True) -> None:
+    """Puts a piece together for this process, until it asks for another or has something to send; not `again` if it
+    was the last that it asked for.
+    """
+    if not again and _held and _held[0] is _pieces[number]():
+        return
     _drop_held()
     _round(number)
 

@@ -128,15 +128,19 @@ class VllmEngine:
                     self._check_base(server, speaker)
                     self._check_adapter(server, speaker)
             adapter = self._adapter_of(speaker)
-            for server in self.servers if several and adapter is not None else ():
+            if adapter is None:
+                return None
+            for server in self.servers if several else ():
                 with suppress(ServiceError):  # who asks it for a response gives it the adapter, then
                     server.hold(adapter)
-            return None if adapter is None else [adapter.name, str(adapter.folder)]
+            return [adapter.name, str(adapter.folder)]
 
         known = world.by_first(give)
         self._is_checked = True
-        adapter = None if known is None else Adapter(known[0], Path(known[1]))
-        for server in self.servers if adapter is not None and not world.is_first() else ():
+        if known is None:
+            return None
+        adapter = Adapter(known[0], Path(known[1]))
+        for server in self.servers if not world.is_first() else ():
             server.has(adapter)
         return adapter
 
