@@ -50,7 +50,7 @@ class Served:
 
     def ask(self, path: str, method: str = "GET", body: bytes | None = None, **headers: str) -> Answer:
         """Sends the path as it is; a header `host` replaces the right one."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         sent = {"Host": f"127.0.0.1:{self.port}"} | {name.replace("_", "-").title(): v for name, v in headers.items()}
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         if body is not None:

@@ -117,7 +117,7 @@ def test_a_response_scope_adapter_becomes_an_ordinary_lora_that_can_be_merged(pl
     response_run = trained(place, "gentle", by=0.06)
     found = made(response_run, "lora", output=str(tmp_path / "lora"), updates=60)
     taught = found.facts["distilled"]
-    assert taught["kl"] < 0.3 * taught["kl_at_start"]
+    assert taught["kl"] < 0.4 * taught["kl_at_start"]
     assert taught["kl"] < 0.25 * taught["kl_of_base"]
     assert taught["kl"] == min(kl for _, kl in taught["history"])
     assert {"mean", "half_interval_95"} == {*taught["reward_before"]} == {*taught["reward_after"]}

@@ -24,7 +24,7 @@ from burnish.rollout.local import LocalEngine
 from burnish.rollout.sampling import Sampler
 from burnish.sa_pairs.table import SAPairs
 
-LEARNING_RATE = 5e-4
+LEARNING_RATE = 2e-4
 BATCH_SIZE = 8  # answers of an update: each is read with its whole prompt
 ROUND = 4  # batches that are drawn at once, and each learned from
 EPOCHS = 2  # times
@@ -86,9 +86,7 @@ class Distillation:
 
     def begin_with_the_teacher(self) -> None:
         """The student's weights are the teacher's, of the same shape."""
-        with torch.no_grad():
-            for own, taught in zip(self.student.parameters(), self.teacher.parameters(), strict=True):
-                own.copy_(taught)
+        self._take(self.teacher.parameters())
 
     def lessons(self, prompts: Sequence[list[int]]) -> Lessons:
         """The teacher answers each prompt once, as in training."""
@@ -134,12 +132,17 @@ class Distillation:
                 best, kept = kl, self._weights()
             if not falls:
                 factor /= 2
+                self._take(kept)
                 if factor < 0.5**HALVINGS:
                     break
-        with torch.no_grad():
-            for own, value in zip(self.student.parameters(), kept, strict=True):
-                own.copy_(value)
+        self._take(kept)
         return Learned(history[-1][0], history[0][1], best, history)
+
+    def _take(self, weights: Sequence[Tensor]) -> None:
+        """For the student's own."""
+        with torch.no_grad():
+            for own, value in zip(self.student.parameters(), weights, strict=True):
+                own.copy_(value)
 
     def _weights(self) -> list[Tensor]:
         return [p.detach().clone() for p in self.student.parameters()]

@@ -173,6 +173,8 @@ def _with_person(talk: Chat) -> None:
     for text in _typed(talk.console):
         try:
             talk.take(text)
+        except KeyboardInterrupt:  # before the first word
+            talk.console.print("\n[dim](stopped)[/dim]", highlight=False)
         except BurnishError as error:
             talk.console.print(f"[red]{plain(str(error))}[/red]", highlight=False, soft_wrap=True)
 
