@@ -28,6 +28,8 @@ LEFT = {
     "docs/tutorial.md": ["runs/first/report.html"],
 }
 """What some pages promise to leave behind."""
+LAST_PRINTED_BELOW = {"docs/models.md": 1e-4}
+"""The last number that Python prints there: how far from 1 the first ratio is on a base with a LoRA merged into it."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def judge():
 
 
 @pytest.mark.parametrize("page", sorted({block.page for block in RUNNABLE}))
-def test_the_code_of_a_page_runs(page, terminal, judge, stand_in, tmp_path, monkeypatch):
+def test_the_code_of_a_page_runs(page, terminal, judge, stand_in, tmp_path, monkeypatch, capsys):
     """In order, in one folder and one namespace. The YAML before a command is its config.yaml."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BURNISH_CACHE", str(stand_in))
@@ -93,6 +95,8 @@ def test_the_code_of_a_page_runs(page, terminal, judge, stand_in, tmp_path, monk
             assert ended.returncode == 0, f"{block.place}\n{ended.stdout}\n{ended.stderr}"
     for file in LEFT.get(page, []):
         assert (tmp_path / file).exists(), file
+    if page in LAST_PRINTED_BELOW:
+        assert float(capsys.readouterr().out.split()[-1]) < LAST_PRINTED_BELOW[page]
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda file: file.stem)
