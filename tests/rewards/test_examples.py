@@ -13,7 +13,9 @@ from burnish.config import load_train_config
 from burnish.stages.reward_test import show_reward
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
-EXAMPLES = re.findall(r"```yaml\n([^`]*)```\n\n```bash\nburnish reward-test config\.yaml (.*?)\n```", PAGE)
+EXAMPLES = re.findall(
+    r"```yaml\n([^`]*)```\n\n(?:<!--[^\n]*-->\n)?```bash\nburnish reward-test config\.yaml (.*?)\n```", PAGE
+)
 
 
 def run(folder: Path, config: str, command: str) -> str:

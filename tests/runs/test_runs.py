@@ -214,7 +214,7 @@ def test_a_lock_just_taken_is_named_too(tmp_path):
 def test_a_stage_that_this_version_does_not_know_ends_in_a_sentence(tmp_path):
     run = Run.new(tmp_path, "run").begin(tiny_trainer().config)
     text = (run.folder / "config.yaml").read_text()
-    assert text.startswith("stage: ppo\n")
+    assert text.startswith("format: 2\nstage: ppo\n")
     (run.folder / "config.yaml").write_text(text.replace("stage: ppo", "stage: dpo"))
     with pytest.raises(InputError, match="is a run of a stage 'dpo', which this version does not know"):
         _ = run.stage
