@@ -25,7 +25,9 @@ MODELS = {
     "70B": Shape(layers=80, hidden=8192, intermediate=28672, key_values=1024, vocabulary=128256),  # Llama-3-70B
 }
 H100 = Gpu("H100 SXM, 80 GB", flops=989e12, bytes_per_second=3.35e12)
-LINKS = {8: 450e9, 64: 50e9}  # bytes a second, one way: NVLink within a node; 400 Gb/s for each GPU between nodes
+# Bytes a second, one way. Within a node NVLink; between nodes what is gathered enters each node once, through all of
+# its eight adapters of 400 Gb/s, and NVLink spreads it there.
+LINKS = {8: 450e9, 64: 8 * 50e9}
 WORK = Work(batch=32, prompt=300, response=256, epochs=4)  # of each GPU
 PASS_TOKENS = {"7B": 4096, "70B": 1024}  # of a training pass: what fits (activation_mb)
 HALF, FULL = 2, 4  # bytes of a number: the base's; adapters', gradients' and Adam's

@@ -19,8 +19,6 @@ sys.path.insert(0, str(ROOT / "docs"))
 from make_notebooks import NOTEBOOKS, execute
 
 RUNNABLE = [block for block in ALL if block.why_not is None and block.language != "yaml"]
-NEEDED = {"docs/howto/llm_judge.md": "configs/example_questions.txt"}
-"""Files that a page takes for granted, from where the tests have them."""
 LEFT = {
     "README.md": ["runs/brief/adapters/policy/adapter_model.safetensors", "runs/first/verdict.json"],
     "docs/feedback.md": ["runs/feedback/ppo/report.html", "runs/my-reward/result.json"],
@@ -82,8 +80,6 @@ def test_the_code_of_a_page_runs(page, terminal, judge, stand_in, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BURNISH_CACHE", str(stand_in))
     shutil.copytree(ROOT / "configs", "configs")
-    if page in NEEDED:
-        shutil.copy(ROOT / NEEDED[page], "questions.txt")
     namespace = {}
     for block in (block for block in ALL if block.page == page and block.why_not is None):
         if block.language == "yaml":

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from burnish.supervised.reward_trainer import RewardTrainer
     from burnish.supervised.sft_trainer import SFTTrainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Torch's threads wait for each other by spinning, about a millisecond with OpenMP's default. Beside another busy
 # program the one waited for is often not running at all, and a step takes many times as long; a short spin costs an

@@ -60,6 +60,14 @@ def test_without_a_name_the_templates_are_listed(here):
     assert not any(here.iterdir())
 
 
+def test_the_folder_one_is_in_may_be_the_new_one(here):
+    said = CliRunner().invoke(app, ["init", "blank", "."])
+    assert said.exit_code == 0, said.output
+    assert "Next: burnish train config.yaml" in said.output
+    assert Path.cwd().exists()
+    assert {file.name for file in here.iterdir()} == {"config.yaml", "prompts.txt", "reward.py"}
+
+
 def test_the_next_command_is_said_and_quoted(here):
     said = CliRunner().invoke(app, ["init", "blank", "my project"]).stdout
     assert "Next: burnish train 'my project/config.yaml'" in said

@@ -278,10 +278,11 @@ class SharedBase:
         """Of each token, found out by a pass over a short text: what torch saves for the gradients of an adapter."""
         weights = {w.untyped_storage().data_ptr() for w in self.model.parameters() if is_plain(w)}
         kept: dict[int, int] = {}
+        is_sharded = self.is_sharded
 
         def keep(saved: Tensor) -> Tensor:
             storage = saved.untyped_storage()
-            if self.is_sharded and storage.data_ptr() not in kept:  # which layer is whole changes all the time
+            if is_sharded and storage.data_ptr() not in kept:  # which layer is whole changes all the time
                 weights.update(w.untyped_storage().data_ptr() for w in self.model.parameters() if is_plain(w))
             if storage.data_ptr() not in weights:
                 kept[storage.data_ptr()] = storage.nbytes()

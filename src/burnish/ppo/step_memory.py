@@ -111,7 +111,7 @@ class Work:
 def work_of(base: BaseSizes, config: PPOConfig, prompt_lengths: list[int]) -> Work:
     """What steps on prompts of these lengths hold."""
     number = base.number_bytes
-    batch = -(-config.batch_size // world.size())  # this process's share, rounded up
+    batch = -(-config.prompts_per_step // world.size()) * config.responses_per_prompt  # the largest share
     longest, new = max(prompt_lengths), config.max_new_tokens
     prefix = base.suffix_start(longest)
     suffix = longest - prefix + new - 1

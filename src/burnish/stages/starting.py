@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,20 +69,24 @@ def write_template(name: str, folder: Path) -> tuple[list[str], str]:
         raise InputError(f"there is no template {name!r}{nearest(name, TEMPLATES)}; there are {', '.join(TEMPLATES)}")
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise InputError(f"{folder} exists already, and nothing is written over; name a new folder, or an empty one")
-    template = TEMPLATES[name]
+    template, given = TEMPLATES[name], folder
+    folder = Path(os.path.abspath(folder))  # `.` has no name to write beside
     texts = dict(_own_files(name)) | {file: _lines(rows) for file, rows in template.data().items()}
     try:
         scratch = fresh_folder(folder.with_name(f".writing-{folder.name}"))
         for file, text in texts.items():
             (scratch / file).write_text(text, encoding="utf-8", newline="\n")
-        if folder.exists():
-            folder.rmdir()
-        scratch.rename(folder)
+        if folder.exists():  # and is empty; it may be where the user's shell is, so it stays
+            for file in scratch.iterdir():
+                file.rename(folder / file.name)
+            scratch.rmdir()
+        else:
+            scratch.rename(folder)
     except OSError as error:
         if is_disk_full(error):
             raise
         raise InputError(f"cannot write {folder}: {error.strerror or error}") from None
-    return sorted(texts), f"burnish {template.command} {shlex.quote((folder / 'config.yaml').as_posix())}"
+    return sorted(texts), f"burnish {template.command} {shlex.quote((given / 'config.yaml').as_posix())}"
 
 
 def _own_files(name: str) -> Iterable[tuple[str, str]]:
