@@ -3,17 +3,19 @@
 import io
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from burnish.cli.app import app, console, tell_json
+from burnish.cli.app import app, tell_json
 from burnish.config import TrainConfig
 from burnish.errors import StoppedError
 from burnish.runs import log
@@ -128,19 +130,28 @@ def test_completion_is_offered_and_help_stays_tidy():
     assert "init" in done.stdout.split()
 
 
-def test_no_colour_where_none_is_wanted(monkeypatch):
-    def said(**environment):
-        for name in ("NO_COLOR", "FORCE_COLOR"):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        shown = Console(force_terminal=True, color_system="standard", emoji=False)
-        with shown.capture() as captured:
-            shown.print("[red]error:[/red] all of it")
-        return captured.get()
+def on_a_terminal(*arguments, **environment):
+    """What a command says there."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    ours, its = pty.openpty()
+    command = [sys.executable, "-m", "burnish", *arguments]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), its)
+    subprocess.run(command, **streams, env=kept | {"TERM": "xterm"} | environment, timeout=120)
+    os.close(its)
+    said = b""
+    with suppress(OSError):  # which is how a terminal that nobody has any more ends
+        while more := os.read(ours, 4096):
+            said += more
+    os.close(ours)
+    return said.decode()
 
-    assert "\x1b[31m" in said()
-    assert "\x1b[31m" not in said(NO_COLOR="1")
+
+def test_no_colour_where_none_is_wanted():
+    red = "\x1b[31merror:"
+    assert red in on_a_terminal("diff", "none", "none")
+    said = on_a_terminal("diff", "none", "none", NO_COLOR="1")
+    assert "error:" in said
+    assert not re.search(r"\x1b\[[\d;]*3\d", said)
 
 
 # ------------------------------------------------------------------------------------------------------------ log.txt
@@ -209,4 +220,4 @@ def test_a_log_that_cannot_be_written_ends_no_run(run):
     own = log.RunLog()
     own.keep_in(run)
     own.write("said")
-    assert not console.quiet
+    assert (run.folder / "log.txt").is_dir()

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -100,6 +101,25 @@ def test_a_token_that_is_none_and_a_port_that_is_taken_are_refused(run, monkeypa
     with pytest.raises(InputError, match="choose another with --port"):
         serve(Console(quiet=True), str(run), Where(port=taken.getsockname()[1]), Limits(), False)
     taken.close()
+
+
+def test_a_run_that_has_not_finished_is_refused_with_the_way_to_its_checkpoints(run, tmp_path):
+    from rich.console import Console
+
+    from burnish.errors import InputError
+    from burnish.serving.chat import chat
+    from burnish.serving.engine import Limits
+    from burnish.serving.server import Where, serve
+
+    half = tmp_path / "half"
+    shutil.copytree(run, half)
+    shutil.rmtree(half / "adapters" / "policy")
+    for step in (2, 4):
+        (half / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"has not finished.* \(2, 4\): burnish generate .*half PROMPT --step 4$"):
+        serve(Console(quiet=True), str(half), Where(port=0), Limits(), False)
+    with pytest.raises(InputError, match=r"burnish resume .*half"):
+        chat(Console(quiet=True), str(half), 0, False)
 
 
 @pytest.mark.real_model

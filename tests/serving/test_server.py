@@ -235,6 +235,8 @@ def test_sixteen_clients_at_once_get_what_each_would_get_alone(texts):
     ("given", "param", "message"),
     [
         ({"temperature": -1}, "temperature", "temperature is -1; it must be a number from 0 to 1000"),
+        ({"temperature": 10**400}, "temperature", "temperature is 1000"),
+        ({"extra_body": {"top_k": 10**400}}, "top_k", "it must be a whole number from 0 to 1e+06"),
         ({"top_p": 0}, "top_p", "top_p is 0, which keeps no token"),
         ({"n": 17}, "n", "17 answers are asked for; 16 are the most at a time"),
         ({"n": True}, "n", "n is True; it must be a whole number"),
@@ -275,7 +277,9 @@ def test_chats_that_cannot_be_read_are_refused(ai, chat_ai):
         chat_ai.completions.create(model="chats", prompt="hi")
     assert chat_ai.completions.create(model="chats:start", prompt="hi", max_tokens=2).choices
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
-    for messages, why in ((image, "must be text"), ([{"role": "tool", "content": "x"}], "needs a role"), ([], "least")):
+    roles = [[{"role": role, "content": "x"}] for role in ("tool", ["user"], {}, 1, None)]
+    wrong = [(image, "must be text"), ([], "least"), *((messages, "needs a role") for messages in roles)]
+    for messages, why in wrong:
         with pytest.raises(openai.BadRequestError, match=why):
             chat_ai.chat.completions.create(model="chats", messages=messages)
     with pytest.raises(openai.BadRequestError, match="top_logprobs needs logprobs: true"):
@@ -309,7 +313,8 @@ def test_a_token_is_needed_where_one_is_set(plain):
 
 def test_other_names_and_other_pages_are_refused(texts):
     assert raw(texts, "/v1/models", method="GET", Host="evil.example")[0] == 403
-    assert raw(texts, "/v1/completions", b"{}", Origin="http://evil.example")[0] == 403
+    for origin in ("http://evil.example", "http://[", "http://[x]", "null", ""):
+        assert raw(texts, "/v1/completions", b"{}", Origin=origin)[0] == 403
     assert raw(texts, "/v1/completions", b"{}", Sec_Fetch_Site="cross-site")[0] == 403
     assert raw(texts, "/v1/models", method="GET", Host="localhost:1234")[0] == 200
 

@@ -1,6 +1,7 @@
 """`burnish chat` in a terminal (a pty) and in a pipe."""
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -275,6 +276,20 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(terminal, tmp_path, monkeypatch)
     assert seen.close() == 0
     (turn,) = json.loads((tmp_path / "said").read_text())["turns"]
     assert set(turn["answers"]) == {"base", "tuned"}
+
+
+def test_a_pipe_that_quits_tells_what_could_not_be_answered_before(chatty, folder, monkeypatch, capsys):
+    monkeypatch.setattr(chat_module, "speakers_of", lambda *_, **__: chatty.speakers)
+
+    def sent(lines):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        chat_module.chat(Console(), str(folder / "chats"), 0, False)
+
+    sent("/quit\n/nonsense\n")
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(InputError, match="1 line could not be answered"):
+        sent("/nonsense\n/quit\n/nonsense\n")
+    assert capsys.readouterr().err.startswith("error: there is no command /nonsense")
 
 
 def test_a_pipe_gets_answers_and_nothing_else(chatty, folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +74,7 @@ class _Body:
             return value
         whole = isinstance(low, int)
         is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not low <= value <= high:
+        if not is_number or not low <= value <= high:  # NaN is not between them either
             kind = "a whole number" if whole else "a number"
             raise RefusedError(f"{name} is {value!r:.40}; it must be {kind} from {low:g} to {high:g}", name)
         return value
@@ -204,7 +203,8 @@ def _conversation(served: Served, adapter: str | None, body: _Body) -> list[list
 
 def _message(number: int, message: Any) -> dict[str, str]:
     where = f"messages[{number}]"
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    role = message.get("role") if isinstance(message, dict) else None
+    if not isinstance(role, str) or role not in ROLES:
         raise RefusedError(f"{where} needs a role: {', '.join(ROLES)}", where)
     unknown = [name for name, value in message.items() if name not in ("role", "content") and value is not None]
     if unknown:
@@ -214,7 +214,7 @@ def _message(number: int, message: Any) -> dict[str, str]:
         content = "".join(str(part.get("text", "")) for part in content)
     if not isinstance(content, str):
         raise RefusedError(f"{where}.content must be text", where)
-    return {"role": ROLES[message["role"]], "content": content}
+    return {"role": ROLES[role], "content": content}
 
 
 def _check_room(kind: str, questions: list[Question], max_answers: int, max_tokens: int) -> None:

@@ -153,16 +153,17 @@ class Chat:
 def chat(console: Console, folder: str, seed: int, trust: bool) -> None:
     """With a person until Ctrl-D; with a pipe until it ends."""
     speakers = speakers_of(console if console.is_terminal else Console(stderr=True), folder, trust=trust)
+    served = Served(Run.open(folder), speakers)
     engine = Engine(speakers.setup.base, Limits(seconds=24 * 3600.0))
-    talk = Chat(console, Served(Run.open(folder), speakers), engine, seed)
+    talk = Chat(console, served, engine, seed)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # bytes that are no text
     try:
-        with suppress(_QuitError):
-            if sys.stdin.isatty():
+        if sys.stdin.isatty():
+            with suppress(_QuitError):
                 _with_person(talk)
-            else:
-                _with_pipe(talk)
+        else:
+            _with_pipe(talk)
     finally:
         engine.close()
         engine.join(10)
@@ -182,12 +183,13 @@ def _with_person(talk: Chat) -> None:
 def _with_pipe(talk: Chat) -> None:
     """A line, an answer. What cannot be answered is told, and the end tells of it too."""
     errors, failed = Console(stderr=True, emoji=False), 0
-    for line in sys.stdin:
-        try:
-            talk.take(line.rstrip("\r\n"))
-        except BurnishError as error:
-            failed += 1
-            errors.print(f"[red]error:[/red] {plain(str(error))}", highlight=False, soft_wrap=True)
+    with suppress(_QuitError):
+        for line in sys.stdin:
+            try:
+                talk.take(line.rstrip("\r\n"))
+            except BurnishError as error:
+                failed += 1
+                errors.print(f"[red]error:[/red] {plain(str(error))}", highlight=False, soft_wrap=True)
     if failed:
         raise InputError(f"{count(failed, 'line')} could not be answered")
 

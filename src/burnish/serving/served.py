@@ -9,7 +9,7 @@ from typing import Any
 
 from burnish.errors import InputError
 from burnish.runs.run import Run
-from burnish.stages.generate import Speakers
+from burnish.stages.generate import Speakers, checkpoints_of
 
 START = ":start"
 
@@ -28,6 +28,15 @@ class Served:
 
     run: Run
     speakers: Speakers
+
+    def __post_init__(self) -> None:
+        if "tuned" not in self.speakers.adapters:
+            folder, steps = self.run.folder, checkpoints_of(self.run).steps()
+            named = ", ".join(map(str, steps))
+            raise InputError(
+                f"{folder} has not finished, so it has no tuned model; finish it: burnish resume {folder}, or ask one "
+                f"of its checkpoints ({named}): burnish generate {folder} PROMPT --step {steps[-1]}"
+            )
 
     @property
     def name(self) -> str:

@@ -68,9 +68,7 @@ class Access:
     def comes_from_here(self, headers: Headers) -> bool:
         """Whether one of our own pages sent it, or no browser at all."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if origin is not None and (
-            urlsplit(origin).scheme not in ("http", "https") or urlsplit(origin).netloc != headers.get("host")
-        ):
+        if origin is not None and not _is_page_of(origin, headers.get("host")):
             return False
         return site in (None, "same-origin", "none")
 
@@ -107,6 +105,14 @@ def limited(receive: Receive, most: int) -> Receive:
         return message
 
     return counted
+
+
+def _is_page_of(origin: str, host: str | None) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:  # no address at all
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc == host
 
 
 def _is_loopback(name: str) -> bool:
