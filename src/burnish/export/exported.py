@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from burnish.errors import InputError, is_disk_full, nearest
-from burnish.runs.disk import folder_to_disk, fresh_folder, to_disk
+from burnish.runs.disk import folder_to_disk, to_disk
 from burnish.text import without_secrets
 
 FORMS = {
@@ -62,15 +63,17 @@ def written_whole(folder: Path) -> Iterator[Path]:
     check_output(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = fresh_folder(folder.parent / f".writing-{folder.name}")
+        # A name of its own: another export to the same place may be under way. (mkdtemp would hide it from others.)
+        scratch = folder.parent / f".writing-{folder.name}-{token_hex(4)}"
+        scratch.mkdir()
     except OSError as error:
         if is_disk_full(error):
             raise
         raise InputError(f"cannot write to {folder.parent}: {error.strerror or error}") from None
     try:
         yield scratch
-        check_output(folder)
         folder_to_disk(scratch)
+        check_output(folder)
         scratch.rename(folder)
         to_disk(folder.parent)
     except BaseException:
