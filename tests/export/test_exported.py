@@ -4,21 +4,29 @@ import json
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from burnish.errors import InputError
-from burnish.export import llama_cpp
+from burnish.errors import InputError, ResourceError
+from burnish.export import consumers, conversion, llama_cpp
+from burnish.export.card import without_home
 from burnish.export.exported import written_whole
 
 
 def test_of_two_exports_to_one_place_the_first_is_kept_whole_and_the_second_is_refused(tmp_path):
     place = tmp_path / "adapter"
-    with pytest.raises(InputError, match="exists already"), written_whole(place) as late:
-        (late / "late.txt").write_text("late")
-        with written_whole(place) as early:
-            (early / "early.txt").write_text("early")
-        assert (late / "late.txt").is_file()
+
+    def overtaken():
+        with written_whole(place) as late:
+            (late / "late.txt").write_text("late")
+            with written_whole(place) as early:
+                (early / "early.txt").write_text("early")
+            assert (late / "late.txt").is_file()
+
+    with pytest.raises(InputError, match="exists already"):
+        overtaken()
     assert [file.name for file in place.iterdir()] == ["early.txt"]
     assert [*tmp_path.iterdir()] == [place]
 
@@ -62,3 +70,49 @@ def test_llama_cpp_is_asked_directly_whatever_proxy_is_set(monkeypatch):
     monkeypatch.delenv("NO_PROXY", raising=False)
     with answering() as address:
         assert llama_cpp._next(address, [1, 2]) == {"tokens": [7]}
+
+
+def test_a_llama_cpp_that_takes_for_ever_is_told_with_the_limit(monkeypatch):
+    source = SimpleNamespace(encoded=[[1, 2]], most_tokens=4, base=SimpleNamespace(stop_ids=[0]))
+    monkeypatch.setattr(consumers, "LONGEST", 0.01)
+    with pytest.raises(ResourceError, match=r"has not answered 1 prompt within 0\.01 seconds"):
+        consumers.from_llama_cpp(source, Path("base.gguf"))
+
+
+def test_a_script_that_takes_for_ever_is_told_with_the_limit(tmp_path, monkeypatch):
+    (tmp_path / conversion.MODEL_SCRIPT).write_text("import time; time.sleep(60)")
+    monkeypatch.setenv(conversion.WHERE, str(tmp_path))
+    monkeypatch.setattr(conversion, "LONGEST", 0.01)
+    with pytest.raises(ResourceError, match=r"was not done after 0\.01 seconds"):
+        conversion._convert(conversion.MODEL_SCRIPT, [], tmp_path / "model.gguf")
+
+
+def test_what_a_script_says_in_another_encoding_is_still_told(tmp_path, monkeypatch):
+    script = "import sys; sys.stderr.buffer.write(b'no caf\\xe9 here'); sys.exit(1)"
+    (tmp_path / conversion.MODEL_SCRIPT).write_text(script)
+    monkeypatch.setenv(conversion.WHERE, str(tmp_path))
+    with pytest.raises(InputError, match="cannot convert this model: no caf\ufffd here"):
+        conversion._convert(conversion.MODEL_SCRIPT, [], tmp_path / "model.gguf")
+
+
+# --------------------------------------------------------------------------------------------------------- the card
+
+
+@pytest.mark.parametrize(
+    ("home", "told"),
+    [
+        ("/home/ann", "~/data and/or ~, not /home/anna/x or /mnt/home/ann"),
+        ("/", "/home/ann/data and/or /home/ann, not /home/anna/x or /mnt/home/ann"),
+    ],
+)
+def test_a_card_hides_the_home_folder_and_no_other_slash(monkeypatch, home, told):
+    monkeypatch.setattr(Path, "home", lambda: Path(home))
+    assert without_home("/home/ann/data and/or /home/ann, not /home/anna/x or /mnt/home/ann") == told
+
+
+def test_a_card_is_written_for_a_user_without_a_home(monkeypatch):
+    def nowhere():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert without_home("/home/ann/data") == "/home/ann/data"

@@ -51,7 +51,18 @@ def model_card(source: Source, facts: dict[str, Any]) -> str:
         f"Made with burnish {burnish.__version__}.",
     ]
     text = visible(_front_matter(source, facts) + "\n\n".join(s.strip() for s in sections) + "\n")
-    return without_secrets(text).replace(str(Path.home()), "~")
+    return without_home(without_secrets(text))
+
+
+def without_home(text: str) -> str:
+    """Without the user's name, which the path of the home folder tells. A home that is the root tells none."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody says where it is
+        return text
+    if home == home.parent:
+        return text
+    return re.sub(rf"(?<![\w.-]){re.escape(str(home))}(?![\w.-])", "~", text)
 
 
 def _front_matter(source: Source, facts: dict[str, Any]) -> str:
