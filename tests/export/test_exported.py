@@ -1,6 +1,7 @@
 """The folder of an export, and the programs that are asked about it: all or nothing, and a sentence when it fails."""
 
 import json
+import math
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,7 +13,7 @@ import pytest
 from burnish.errors import InputError, ResourceError
 from burnish.export import consumers, conversion, llama_cpp
 from burnish.export.card import without_home
-from burnish.export.exported import written_whole
+from burnish.export.exported import write_facts, written_whole
 
 
 def test_of_two_exports_to_one_place_the_first_is_kept_whole_and_the_second_is_refused(tmp_path):
@@ -36,6 +37,12 @@ def test_an_export_can_be_read_by_whom_a_new_folder_can(tmp_path):
     with written_whole(tmp_path / "made"):
         pass
     assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_the_facts_are_json_for_every_reader(tmp_path):
+    write_facts(tmp_path, {"form": "lora", "history": [(0, math.nan), (10, 0.5)], "largest_gap": math.inf})
+    told = json.loads((tmp_path / "export.json").read_text(), parse_constant=pytest.fail)
+    assert told == {"form": "lora", "history": [[0, None], [10, 0.5]], "largest_gap": None}
 
 
 # ------------------------------------------------------------------------------------------------------- llama.cpp

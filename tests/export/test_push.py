@@ -36,7 +36,9 @@ def push(hub, *arguments, token=TOKEN):
     known = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment = known | {"HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_XET": "1", "HF_HOME": "/nonexistent"}
     environment |= {"HF_TOKEN": token} if token else {}
-    command = [sys.executable, "-m", "burnish", "push", *map(str, arguments)]
+    if "push" not in arguments:  # options of all commands stand before it
+        arguments = ("push", *arguments)
+    command = [sys.executable, "-m", "burnish", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
@@ -73,6 +75,13 @@ def test_a_dry_run_lists_and_sends_nothing(hub, run):
     assert "adapter_model.safetensors  10 kB" in ended.stdout
     assert "for you alone to see" in ended.stdout
     assert len(hub.calls) == before
+
+
+def test_quiet_and_json_say_one_document_and_nothing_else(hub, run, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", str(run))  # as if a secret had got into a path
+    ended = push(hub, "--quiet", "push", run, "me/dry", "--dry-run", "--json")
+    assert json.loads(ended.stdout)["folder"] == "[SOME_API_KEY]/exports/adapter"
+    assert ended.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ SETTINGS = (
     *("temperature", "top_k", "top_p", "max_new_tokens", "adapter_scope", "lora_r", "lora_alpha", "lora_layers"),
     *("lora_target_modules", "chat_template", "system_prompt", "seed"),
 )
+PARTS = ("mean", "half_interval_95")  # of a mean reward; no interval is known of a single answer
 CURVES = ("reward", "kl", "entropy", "loss")
 NUM_ROWS = 8  # of the table of curves
 
@@ -143,7 +144,7 @@ def _distilled(facts: dict[str, Any]) -> str:
 def _reward_rows(own: dict[str, Any]) -> list[tuple[str, str]]:
     names = {"reward_before": "reward of the trained model", "reward_after": "reward of this LoRA"}
     return [
-        (label, f"{own[key]['mean']:.3f} ± {own[key]['half_interval_95']:.3f}")
+        (label, " ± ".join("?" if own[key][part] is None else f"{own[key][part]:.3f}" for part in PARTS))
         for key, label in names.items()
         if own.get(key)
     ]

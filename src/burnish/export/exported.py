@@ -14,7 +14,7 @@ from typing import Any
 
 from burnish.errors import InputError, is_disk_full, nearest
 from burnish.runs.disk import folder_to_disk, to_disk
-from burnish.text import without_secrets
+from burnish.text import as_json, without_secrets
 
 FORMS = {
     "adapter": "a LoRA in peft's format",
@@ -82,7 +82,7 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    (folder / FACTS).write_text(json.dumps(without_secrets(facts), indent=2) + "\n", encoding="utf-8")
+    (folder / FACTS).write_text(as_json(without_secrets(facts)) + "\n", encoding="utf-8")
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
