@@ -17,10 +17,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from burnish.base_setup.base_setup import load_model
-from burnish.base_setup.merged_lora import merge_lora
-from burnish.decoder.base_identity import BaseIdentity
 from burnish.errors import ResourceError, WrongExportError, count
 from burnish.export import llama_cpp
+from burnish.export.adapter import START
 from burnish.export.source import Answer, Source
 
 LONGEST = 1800  # seconds for llama.cpp to load two files and to answer
@@ -28,10 +27,12 @@ NO_LLAMA_CPP = "llama.cpp is not installed here; get it with: pip install xllama
 
 
 def from_peft(source: Source, folder: Path) -> list[Answer]:
-    """The base, loaded afresh, with the adapter in `folder` on it, as a user of peft would."""
-    model = load_model(source.config)
+    """The base, loaded afresh, with what is in `folder` on it, as a user of peft would: first the LoRA that training
+    began with, if there is one.
+    """
+    model: Any = load_model(source.config)
     if source.base.identity.merged is not None:
-        merge_lora(model, BaseIdentity(model, source.base.tokenizer), Path(source.base.identity.merged.folder))
+        model = PeftModel.from_pretrained(model, str(folder / START)).merge_and_unload()
     return _generated(source, PeftModel.from_pretrained(model, str(folder)).eval())
 
 
