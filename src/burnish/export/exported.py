@@ -88,10 +88,13 @@ def write_facts(folder: Path, facts: dict[str, Any]) -> None:
 def read_facts(folder: Path) -> dict[str, Any]:
     """Those of a folder that `burnish export` wrote; any other is refused."""
     try:
-        return json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(
             f"{folder} is no export (it has no {FACTS}); make one first: burnish export RUN --to adapter"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / FACTS} is damaged: {error}") from None
+    if not isinstance(facts, dict) or facts.get("form") not in FORMS:
+        raise InputError(f"{folder / FACTS} names no form of an export; make it again: burnish export RUN --to adapter")
+    return facts
