@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -28,6 +29,19 @@ def without_secrets(value: Any) -> Any:
     password, however they got into it.
     """
     return hider()(value)
+
+
+def as_json(document: Any) -> str:
+    """For every reader of JSON: a number that it does not have is null."""
+    return json.dumps(_finite(document), indent=2, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(own) for key, own in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(own) for own in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def hider() -> Callable[[Any], Any]:

@@ -67,6 +67,24 @@ def test_the_base_is_not_touched_by_a_merge(sequence_run, place, tmp_path):
     assert changed == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
+def test_the_lora_that_a_run_began_with_is_tried_as_it_was_exported(place, sequence_run, tmp_path, monkeypatch):
+    run = trained(place, "second", sft=str(sequence_run / "adapters/policy"))
+    found = made(run, "adapter", output=str(tmp_path / "adapter"))
+    assert found.facts["compared"]["num_equal"] == 8
+    assert "start/adapter_model.safetensors" in found.as_dict()["files"]
+    write = exporting.write_adapter
+    monkeypatch.setattr(
+        exporting, "write_adapter", lambda source, folder: (write(source, folder), _damage(folder / "start"))
+    )
+    with pytest.raises(WrongExportError, match="this export is wrong"):
+        made(run, "adapter", output=str(tmp_path / "damaged"))
+
+
+def _damage(adapter):
+    weights = load_file(adapter / "adapter_model.safetensors")
+    save_file({k: v * 1.5 for k, v in weights.items()}, adapter / "adapter_model.safetensors")
+
+
 # ------------------------------------------------------------------------------------------------------- llama.cpp
 
 
@@ -129,6 +147,17 @@ def test_a_response_scope_adapter_becomes_an_ordinary_lora_that_can_be_merged(pl
     assert merged.facts["compared"]["num_equal"] == 8
     assert merged.facts["adapter_scope"] == "sequence"
     assert merged.facts["distilled"]["kl"] == taught["kl"]
+    weights = response_run / "adapters/policy/adapter_model.safetensors"
+    save_file({k: 0.5 * v for k, v in load_file(weights).items()}, weights)  # as if it were another run's
+    told = told_by(lambda: made(response_run, "merged", output=str(tmp_path / "other"), lora=str(tmp_path / "lora")))
+    assert "was not made from the adapter of" in told
+
+
+def test_a_lora_that_the_run_did_not_teach_is_not_exported_as_its_own(response_run, sequence_run, tmp_path):
+    other = str(sequence_run / "adapters/policy")
+    told = told_by(lambda: made(response_run, "merged", output=str(tmp_path / "merged"), lora=other))
+    assert "was not made by `--to lora`" in told
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_ordinary_lora_that_stays_far_is_not_kept(response_run, tmp_path, monkeypatch):
@@ -145,8 +174,7 @@ def test_an_ordinary_lora_that_stays_far_is_not_kept(response_run, tmp_path, mon
 def test_a_wrong_export_is_a_failure_and_leaves_nothing(sequence_run, tmp_path, monkeypatch):
     def damaged(source, folder):
         write(source, folder)
-        weights = load_file(folder / "adapter_model.safetensors")
-        save_file({k: v * 1.5 for k, v in weights.items()}, folder / "adapter_model.safetensors")
+        _damage(folder)
 
     write = exporting.write_adapter
     monkeypatch.setattr(exporting, "write_adapter", damaged)

@@ -2,12 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from stand_in_hub import TOKEN, stand_in_hub
+
+from burnish.errors import InputError
+from burnish.stages.export import push_export
 
 WEIGHTS = bytes(range(256)) * 40
 
@@ -36,7 +42,9 @@ def push(hub, *arguments, token=TOKEN):
     known = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment = known | {"HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_XET": "1", "HF_HOME": "/nonexistent"}
     environment |= {"HF_TOKEN": token} if token else {}
-    command = [sys.executable, "-m", "burnish", "push", *map(str, arguments)]
+    if "push" not in arguments:  # options of all commands stand before it
+        arguments = ("push", *arguments)
+    command = [sys.executable, "-m", "burnish", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
@@ -66,6 +74,24 @@ def test_public_is_asked_for(hub, run):
     assert "later.txt" not in hub.repos["me/public-one"]["files"]
 
 
+def test_a_private_repository_is_not_called_public(hub, run):
+    assert push(hub, run, "me/kept-private").returncode == 0
+    (run / "exports" / "adapter" / "later.txt").write_text("later")
+    ended = push(hub, run, "me/kept-private", "--public")
+    assert ended.returncode == 2
+    assert "me/kept-private is private on the hub" in ended.stderr
+    assert "later.txt" not in hub.repos["me/kept-private"]["files"]
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [("gguf-merged", "--to gguf --merged"), ("adaptr", "there is no form 'adaptr'; did you mean 'adapter'?")],
+)
+def test_a_form_that_is_not_there_comes_with_the_way_to_it(run, form, told):
+    with pytest.raises(InputError, match=re.escape(told)):
+        push_export(Console(file=StringIO()), str(run), "me/none", form, public=False, dry_run=True)
+
+
 def test_a_dry_run_lists_and_sends_nothing(hub, run):
     before = len(hub.calls)
     ended = push(hub, run, "me/dry", "--dry-run", token=None)
@@ -75,6 +101,13 @@ def test_a_dry_run_lists_and_sends_nothing(hub, run):
     assert len(hub.calls) == before
 
 
+def test_quiet_and_json_say_one_document_and_nothing_else(hub, run, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", str(run))  # as if a secret had got into a path
+    ended = push(hub, "--quiet", "push", run, "me/dry", "--dry-run", "--json")
+    assert json.loads(ended.stdout)["folder"] == "[SOME_API_KEY]/exports/adapter"
+    assert ended.stderr == ""
+
+
 @pytest.mark.parametrize(
     ("name", "change", "token", "told"),
     [
@@ -82,11 +115,15 @@ def test_a_dry_run_lists_and_sends_nothing(hub, run):
         ("a b", None, TOKEN, "is no name on the hub"),
         ("me/none", "exports/adapter/export.json", TOKEN, "is no export"),
         ("me/none", "exports", TOKEN, "make it first: burnish export"),
+        ("me/damaged", {"verified": True}, TOKEN, "names no form of an export"),
+        ("me/damaged", ["adapter"], TOKEN, "names no form of an export"),
     ],
 )
 def test_what_cannot_be_pushed_is_told_in_one_sentence(hub, run, name, change, token, told):
-    if change:
+    if isinstance(change, str):
         (run / change).rename(run / "away")
+    elif change:
+        (run / "exports/adapter/export.json").write_text(json.dumps(change))
     ended = push(hub, run, name, token=token)
     assert ended.returncode == 2
     assert told in " ".join(ended.stderr.split())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import os
 import sys
 from typing import Annotated, Any
@@ -98,17 +96,9 @@ AsJson = Annotated[
 
 def tell_json(document: Any) -> None:
     """The same texts as for people: without secrets. A number that JSON does not have is null."""
-    from burnish.text import without_secrets
+    from burnish.text import as_json, without_secrets
 
-    sys.stdout.write(json.dumps(_finite(without_secrets(document)), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(own) for key, own in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(own) for own in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    sys.stdout.write(as_json(without_secrets(document)) + "\n")
 
 
 def safe(text: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from burnish.cli.app import Trust, app, console, safe
+from burnish.cli.app import Trust, app, console, safe, tell_json
 
 PANEL = "Ship"
-Json = Annotated[bool, typer.Option("--json", help="print the result as JSON, and nothing else")]
+# Unlike the other commands', it does not make the console quiet: these take long, and tell people on standard error.
+Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, and nothing else (docs/cli.md)")]
 
 
 @app.command(rich_help_panel=PANEL)
@@ -42,7 +42,7 @@ def export(
     wish = Wish(run, to, output, lora, gguf_type, merged, tuple(prompt or ()), updates, trust)
     made = make(_told_aside(as_json), wish)
     if as_json:
-        typer.echo(json.dumps(made.as_dict(), indent=2))
+        tell_json(made.as_dict())
         return
     untried = made.facts.get("not_verified")
     if untried:
@@ -64,9 +64,9 @@ def push(
 
     sent = push_export(_told_aside(as_json), run, name, form, public, dry_run)
     if as_json:
-        typer.echo(json.dumps(sent, indent=2))
+        tell_json(sent)
 
 
 def _told_aside(as_json: bool) -> Console:
-    """Where standard output is for a program, people are told on standard error."""
-    return Console(stderr=True, emoji=False) if as_json else console
+    """Where standard output is for a program, people are told on standard error, unless they want quiet."""
+    return Console(stderr=True, emoji=False, quiet=console.quiet) if as_json else console

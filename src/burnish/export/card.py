@@ -29,6 +29,7 @@ SETTINGS = (
     *("temperature", "top_k", "top_p", "max_new_tokens", "adapter_scope", "lora_r", "lora_alpha", "lora_layers"),
     *("lora_target_modules", "chat_template", "system_prompt", "seed"),
 )
+PARTS = ("mean", "half_interval_95")  # of a mean reward; no interval is known of a single answer
 CURVES = ("reward", "kl", "entropy", "loss")
 NUM_ROWS = 8  # of the table of curves
 
@@ -51,7 +52,18 @@ def model_card(source: Source, facts: dict[str, Any]) -> str:
         f"Made with burnish {burnish.__version__}.",
     ]
     text = visible(_front_matter(source, facts) + "\n\n".join(s.strip() for s in sections) + "\n")
-    return without_secrets(text).replace(str(Path.home()), "~")
+    return without_home(without_secrets(text))
+
+
+def without_home(text: str) -> str:
+    """Without the user's name, which the path of the home folder tells. A home that is the root tells none."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # nobody says where it is
+        return text
+    if home == home.parent:
+        return text
+    return re.sub(rf"(?<![\w.-]){re.escape(str(home))}(?![\w.-])", "~", text)
 
 
 def _front_matter(source: Source, facts: dict[str, Any]) -> str:
@@ -132,7 +144,7 @@ def _distilled(facts: dict[str, Any]) -> str:
 def _reward_rows(own: dict[str, Any]) -> list[tuple[str, str]]:
     names = {"reward_before": "reward of the trained model", "reward_after": "reward of this LoRA"}
     return [
-        (label, f"{own[key]['mean']:.3f} ± {own[key]['half_interval_95']:.3f}")
+        (label, " ± ".join("?" if own[key][part] is None else f"{own[key][part]:.3f}" for part in PARTS))
         for key, label in names.items()
         if own.get(key)
     ]

@@ -17,10 +17,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from burnish.base_setup.base_setup import load_model
-from burnish.base_setup.merged_lora import merge_lora
-from burnish.decoder.base_identity import BaseIdentity
-from burnish.errors import WrongExportError
+from burnish.errors import ResourceError, WrongExportError, count
 from burnish.export import llama_cpp
+from burnish.export.adapter import START
 from burnish.export.source import Answer, Source
 
 LONGEST = 1800  # seconds for llama.cpp to load two files and to answer
@@ -28,10 +27,12 @@ NO_LLAMA_CPP = "llama.cpp is not installed here; get it with: pip install xllama
 
 
 def from_peft(source: Source, folder: Path) -> list[Answer]:
-    """The base, loaded afresh, with the adapter in `folder` on it, as a user of peft would."""
-    model = load_model(source.config)
+    """The base, loaded afresh, with what is in `folder` on it, as a user of peft would: first the LoRA that training
+    began with, if there is one.
+    """
+    model: Any = load_model(source.config)
     if source.base.identity.merged is not None:
-        merge_lora(model, BaseIdentity(model, source.base.tokenizer), Path(source.base.identity.merged.folder))
+        model = PeftModel.from_pretrained(model, str(folder / START)).merge_and_unload()
     return _generated(source, PeftModel.from_pretrained(model, str(folder)).eval())
 
 
@@ -78,7 +79,20 @@ def from_llama_cpp(source: Source, model: Path, adapter: Path | None = None) -> 
         "stop_ids": source.base.stop_ids,
     }
     command = [sys.executable, "-m", llama_cpp.__name__]
-    ended = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=LONGEST)
+    try:
+        ended = subprocess.run(
+            command,
+            input=json.dumps(asked),
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=LONGEST,
+        )
+    except subprocess.TimeoutExpired:
+        raise ResourceError(
+            f"llama.cpp has not answered {count(len(source.encoded), 'prompt')} within {LONGEST} seconds, and the "
+            "export was not kept; give fewer or shorter ones (--prompt), or use a faster machine"
+        ) from None
     said = [line for line in ended.stdout.splitlines() if line.startswith(llama_cpp.ANSWERS)]
     if ended.returncode or not said:
         raise WrongExportError(f"llama.cpp cannot use this export, and it was not kept: {_reason(ended.stderr)}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from burnish.base_setup.lora_files import CONFIG, read_json
 from burnish.base_setup.sources import model_source
-from burnish.errors import InputError
+from burnish.errors import InputError, ResourceError
 from burnish.export.adapter import write_adapter
 from burnish.export.gguf_files import (
     architecture_of,
@@ -87,7 +87,13 @@ def _convert(name: str, arguments: list[str], file: Path) -> None:
     if script is None:
         raise InputError(_missing(name))
     command = [sys.executable, str(script), "--outfile", str(file), *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
+    try:
+        ended = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        raise ResourceError(
+            f"llama.cpp's {name} was not done after {LONGEST} seconds, and nothing was kept; convert the model with "
+            "it by hand, or use a machine with more memory"
+        ) from None
     if ended.returncode or not file.is_file():
         said = [line for line in ended.stderr.splitlines() if line.strip()]
         raise InputError(f"llama.cpp's {name} cannot convert this model: {said[-1].strip() if said else 'no reason'}")

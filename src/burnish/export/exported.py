@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from burnish.errors import InputError, is_disk_full, nearest
-from burnish.runs.disk import folder_to_disk, fresh_folder, to_disk
-from burnish.text import without_secrets
+from burnish.runs.disk import folder_to_disk, to_disk
+from burnish.text import as_json, without_secrets
 
 FORMS = {
     "adapter": "a LoRA in peft's format",
@@ -62,15 +63,17 @@ def written_whole(folder: Path) -> Iterator[Path]:
     check_output(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = fresh_folder(folder.parent / f".writing-{folder.name}")
+        # A name of its own: another export to the same place may be under way. (mkdtemp would hide it from others.)
+        scratch = folder.parent / f".writing-{folder.name}-{token_hex(4)}"
+        scratch.mkdir()
     except OSError as error:
         if is_disk_full(error):
             raise
         raise InputError(f"cannot write to {folder.parent}: {error.strerror or error}") from None
     try:
         yield scratch
-        check_output(folder)
         folder_to_disk(scratch)
+        check_output(folder)
         scratch.rename(folder)
         to_disk(folder.parent)
     except BaseException:
@@ -79,16 +82,19 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    (folder / FACTS).write_text(json.dumps(without_secrets(facts), indent=2) + "\n", encoding="utf-8")
+    (folder / FACTS).write_text(as_json(without_secrets(facts)) + "\n", encoding="utf-8")
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
     """Those of a folder that `burnish export` wrote; any other is refused."""
     try:
-        return json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(
             f"{folder} is no export (it has no {FACTS}); make one first: burnish export RUN --to adapter"
         ) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{folder / FACTS} is damaged: {error}") from None
+    if not isinstance(facts, dict) or facts.get("form") not in FORMS:
+        raise InputError(f"{folder / FACTS} names no form of an export; make it again: burnish export RUN --to adapter")
+    return facts

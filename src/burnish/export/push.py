@@ -51,15 +51,11 @@ def send(parcel: Parcel) -> str:
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
     api = HfApi(library_name="burnish")
+    message = f"{parcel.facts['form']} exported by burnish"
     try:
         api.create_repo(parcel.name, private=not parcel.public, exist_ok=True, repo_type="model")
-        if not parcel.public and api.model_info(parcel.name).private is False:
-            raise InputError(f"{parcel.name} is there already, for everybody to see; give --public, or another name")
-        done = api.upload_folder(
-            repo_id=parcel.name,
-            folder_path=parcel.folder,
-            commit_message=f"{parcel.facts['form']} exported by burnish",
-        )
+        _refuse_other_readers(parcel, api.model_info(parcel.name).private)
+        done = api.upload_folder(repo_id=parcel.name, folder_path=parcel.folder, commit_message=message)
     except InputError:
         raise
     except LocalTokenNotFoundError:
@@ -73,6 +69,17 @@ def send(parcel: Parcel) -> str:
     except Exception as error:  # of the HTTP library under the hub's, which has been replaced before
         raise ResourceError(f"the hub cannot be reached ({_first_line(error)}); nothing is lost, try again") from None
     return str(done.commit_url)
+
+
+def _refuse_other_readers(parcel: Parcel, private: bool | None) -> None:
+    """A repository that was there already keeps the readers that it has."""
+    if not parcel.public and private is False:
+        raise InputError(f"{parcel.name} is there already, for everybody to see; give --public, or another name")
+    if parcel.public and private is True:
+        raise InputError(
+            f"{parcel.name} is private on the hub, and --public does not change that; make it public there (in its "
+            "settings), leave --public out, or give another name"
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,13 +15,14 @@ from burnish.base_setup.lora_files import CONFIG, SCOPE_FILE, WEIGHTS, read_json
 from burnish.data import Prompt
 from burnish.data.bundled import bundled_sentiment
 from burnish.errors import InputError
-from burnish.export.exported import FACTS, GGUF_TYPES, Exported, check_form, check_output
+from burnish.export.exported import FACTS, GGUF_TYPES, Exported, check_form, check_output, read_facts
 from burnish.runs.disk import inside, megabytes, refuse_links
 from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.text import plain
 
 NUM_PROMPTS = 8  # answers that are compared, unless more are given
+TEACHER = "teacher"  # among the facts of an ordinary LoRA: the digest of the adapter that it was made from
 
 
 @dataclass(frozen=True)
@@ -63,9 +65,10 @@ def push_export(console: Console, run: str, name: str, form: str, public: bool, 
     from burnish.export.push import parcel_of, send
 
     place = Path(run)
+    way = _way_to(form)
     folder = place if (place / FACTS).is_file() else inside(Run.open(run).folder, f"exports/{form}")
     if not folder.is_dir():
-        raise InputError(f"{run} has no export {form!r} yet; make it first: burnish export {run} --to {form}")
+        raise InputError(f"{run} has no export {form!r} yet; make it first: burnish export {run} {way}")
     parcel = parcel_of(folder, name, public)
     told = parcel.as_dict()
     who = "everybody" if public else "you alone"
@@ -79,6 +82,14 @@ def push_export(console: Console, run: str, name: str, form: str, public: bool, 
         address = send(parcel)
     console.print(plain(f"Done: {address}"), highlight=False, soft_wrap=True)
     return told | {"sent": True, "commit": address}
+
+
+def _way_to(form: str) -> str:
+    """The options that make what lies in `exports/FORM`."""
+    if form == "gguf-merged":
+        return "--to gguf --merged"
+    check_form(form)
+    return f"--to {form}"
 
 
 def _check_options(wish: Wish) -> None:
@@ -109,19 +120,45 @@ def prompts_for(run: Run, given: Sequence[str]) -> list[str]:
 
 
 def _adapter_folder(run: Run, lora: str | None) -> Path:
-    """The adapter that is exported. One that is given has to be an ordinary LoRA that burnish made."""
-    folder = inside(run.folder, f"adapters/{'sft' if run.stage == 'sft' else 'policy'}") if lora is None else Path(lora)
-    if lora is not None and folder.is_dir():
+    """The adapter that is exported: the run's own, or an ordinary LoRA that was made from it."""
+    own = inside(run.folder, f"adapters/{'sft' if run.stage == 'sft' else 'policy'}")
+    _check_saved(own, "has its run finished?")
+    if lora is None:
+        return own
+    folder = Path(lora)
+    if folder.is_dir():
         refuse_links(folder)
+    _check_saved(folder, "make one first: burnish export RUN --to lora")
+    _check_taught(folder, own, run)
+    return folder
+
+
+def _check_saved(folder: Path, way: str) -> None:
     missing = [name for name in (WEIGHTS, SCOPE_FILE) if not (folder / name).is_file()]
     if missing:
-        has_run = "has its run finished?" if lora is None else "make one first: burnish export RUN --to lora"
-        raise InputError(f"{folder} holds no adapter saved by burnish (no {missing[0]}); {has_run}")
-    if lora is not None and not (folder / CONFIG).is_file():
-        raise InputError(f"the adapter in {folder} loads with burnish alone; --lora takes what `--to lora` made")
-    if lora is not None and read_json(folder / SCOPE_FILE).get("adapter_scope") != "sequence":
-        raise InputError(f"the adapter in {folder} acts on the response alone; --lora takes what `--to lora` made")
-    return folder
+        raise InputError(f"{folder} holds no adapter saved by burnish (no {missing[0]}); {way}")
+
+
+def _check_taught(folder: Path, teacher: Path, run: Run) -> None:
+    """It is exported with what was measured of its teacher, so that has to be this run's adapter."""
+    facts = read_facts(folder) if (folder / FACTS).is_file() else {}
+    if facts.get("form") != "lora" or not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{folder} was not made by `--to lora`, and --lora takes nothing else; make it first: "
+            f"burnish export {run.folder} --to lora"
+        )
+    taught = facts.get("distilled")
+    if not isinstance(taught, dict) or taught.get(TEACHER) != weights_digest(teacher):
+        raise InputError(
+            f"the LoRA in {folder} was not made from the adapter of {run.folder} as it is now; name the run that it "
+            f"was made from, or make a new one: burnish export {run.folder} --to lora --output NEW_FOLDER"
+        )
+
+
+def weights_digest(adapter: Path) -> str:
+    """Which adapter it is: of every byte of its weights."""
+    with (adapter / WEIGHTS).open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _refuse_form(wish: Wish, run: Run, scope: str | None, invocation: list[int]) -> None:

@@ -18,7 +18,7 @@ from burnish.export import consumers
 from burnish.export.adapter import write_adapter
 from burnish.export.card import write_card
 from burnish.export.conversion import gguf_adapter, gguf_model, why_no_model
-from burnish.export.exported import FACTS, Exported, read_facts, write_facts, written_whole
+from burnish.export.exported import Exported, read_facts, write_facts, written_whole
 from burnish.export.merged import refuse_unmergeable, write_merged
 from burnish.export.ollama import ADAPTER, BASE, write_modelfile
 from burnish.export.same_answers import Sameness, compare, refuse_wrong
@@ -27,7 +27,7 @@ from burnish.models.adapter_files import load_adapter
 from burnish.runs.run import Run
 from burnish.show import terminal
 from burnish.stages.distilling import ORDINARY, Pupil, say_same
-from burnish.stages.export import Wish, prompts_for
+from burnish.stages.export import TEACHER, Wish, prompts_for, weights_digest
 from burnish.stages.generate import speakers_of
 from burnish.text import plain
 
@@ -46,7 +46,7 @@ def _loaded(console: Console, wish: Wish, run: Run, adapter: Path) -> Work:
     source = load_source(console, wish, run, adapter)
     with terminal.busy(console, f"burnish answers {len(source.prompts)} prompts"):
         own = source.answers()
-    taught = read_facts(adapter) if wish.lora is not None and (adapter / FACTS).is_file() else {}
+    taught = read_facts(adapter) if wish.lora is not None else {}
     return Work(console, wish, source, own, {key: taught[key] for key in ("distilled",) if key in taught})
 
 
@@ -63,7 +63,8 @@ def _distilled(console: Console, wish: Wish, run: Run, folder: Path) -> Work:
         own = student.answers()
     same = sum(a.tokens == b.tokens for a, b in zip(taught, own, strict=True))
     say_same(console, same, len(own))
-    return Work(console, wish, student, own, {"distilled": facts | {"same_answers": same, "num_answers": len(own)}})
+    facts |= {"same_answers": same, "num_answers": len(own), TEACHER: weights_digest(run.policy_folder)}
+    return Work(console, wish, student, own, {"distilled": facts})
 
 
 def _lora(work: Work, folder: Path) -> dict[str, Any]:
