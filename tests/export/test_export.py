@@ -11,6 +11,7 @@ import yaml
 from rich.console import Console
 from runs_to_export import trained
 from safetensors.torch import load_file, save_file
+from tiny_gguf import write_tiny_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -98,6 +99,16 @@ def test_an_adapter_says_in_llama_cpp_what_it_says_in_burnish(request, tmp_path,
 
 
 @needs_llama_cpp
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_adapter_and_model_of_other_families_say_in_llama_cpp_what_they_say_in_burnish(place, tmp_path, family):
+    base = write_tiny_gguf(tmp_path / "base.gguf", family)
+    run = trained(place, family, model_name=str(base), adapter_scope="sequence")
+    for merged in (False, True):
+        found = made(run, "gguf", output=str(tmp_path / f"gguf-{merged}"), merged=merged)
+        assert found.facts["compared"]["num_equal"] == 8
+
+
+@needs_llama_cpp
 def test_an_activated_adapter_that_begins_a_token_early_is_found_out(response_run, tmp_path, monkeypatch):
     """All invocation tokens in the file make llama.cpp begin one before them."""
     monkeypatch.setattr(gguf_files, "named_invocation", lambda source: source.base.invocation)
@@ -120,6 +131,18 @@ def test_without_llama_cpp_it_is_said_that_nothing_was_tried(sequence_run, tmp_p
     assert found.facts["verified"] is False
     assert "pip install xllamacpp" in found.facts["not_verified"]
     assert "Not tried: llama.cpp is not installed here" in (tmp_path / "gguf/README.md").read_text()
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: pip install 'burnish[quantize]'")
+def test_of_a_quantized_base_the_adapter_is_written_and_nothing_is_said_to_be_tried(place, tmp_path):
+    run = trained(place, "rounded", adapter_scope="sequence", quantize="int8")
+    found = made(run, "gguf", output=str(tmp_path / "gguf"))
+    assert found.facts["verified"] is False
+    assert "is quantized, in a way that GGUF does not have" in found.facts["not_verified"]
+    assert (tmp_path / "gguf/adapter.gguf").is_file()
+    for form, more in (("ollama", {}), ("merged", {}), ("gguf", {"merged": True})):
+        told = told_by(lambda form=form, more=more: made(run, form, output=str(tmp_path / "out"), **more))
+        assert told.startswith("the base of this run is quantized")
 
 
 # ------------------------------------------------------------------------------------------------- an ordinary LoRA
