@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 from importlib.util import find_spec
 from io import StringIO
 
 import pytest
 import torch
 import yaml
+from peft import PeftModel
 from rich.console import Console
 from runs_to_export import trained
 from safetensors.torch import load_file, save_file
@@ -38,12 +40,25 @@ def told_by(call):
 
 
 @pytest.mark.parametrize("scope", ["sequence", "response"])
-def test_an_adapter_says_in_peft_what_it_says_in_burnish(request, tmp_path, scope):
+def test_an_adapter_says_in_peft_what_it_says_in_burnish(request, place, tmp_path, monkeypatch, scope):
     run = request.getfixturevalue(f"{scope}_run")
     found = made(run, "adapter", output=str(tmp_path / "adapter"))
     assert found.facts["compared"]["num_equal"] == 8
     assert found.facts["compared"]["largest_gap"] < 1e-3
     assert json.loads((tmp_path / "adapter/export.json").read_text())["verified"] is True
+    assert isinstance(loaded_as_the_card_says(found.folder, place, monkeypatch)["model"], PeftModel)
+
+
+def loaded_as_the_card_says(folder, place, monkeypatch):
+    """The card's code is run in the folder of the export, with the base where the card wants it."""
+    card = (folder / "README.md").read_text()
+    assert "Put the base model, `base.gguf`, into a folder `base` here first." in card
+    (folder / "base").mkdir()
+    shutil.copy(place / "base.gguf", folder / "base")
+    monkeypatch.chdir(folder)
+    known = {}
+    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], known)
+    return known
 
 
 def test_a_merged_model_says_in_transformers_what_the_adapter_says(sequence_run, tmp_path):
@@ -134,7 +149,7 @@ def test_without_llama_cpp_it_is_said_that_nothing_was_tried(sequence_run, tmp_p
 
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: pip install 'burnish[quantize]'")
-def test_of_a_quantized_base_the_adapter_is_written_and_nothing_is_said_to_be_tried(place, tmp_path):
+def test_of_a_quantized_base_the_adapter_is_written_and_nothing_is_said_to_be_tried(place, tmp_path, monkeypatch):
     run = trained(place, "rounded", adapter_scope="sequence", quantize="int8")
     found = made(run, "gguf", output=str(tmp_path / "gguf"))
     assert found.facts["verified"] is False
@@ -143,6 +158,8 @@ def test_of_a_quantized_base_the_adapter_is_written_and_nothing_is_said_to_be_tr
     for form, more in (("ollama", {}), ("merged", {}), ("gguf", {"merged": True})):
         told = told_by(lambda form=form, more=more: made(run, form, output=str(tmp_path / "out"), **more))
         assert told.startswith("the base of this run is quantized")
+    adapter = made(run, "adapter", output=str(tmp_path / "adapter"))
+    assert loaded_as_the_card_says(adapter.folder, place, monkeypatch)["base"].hf_quantizer is not None
 
 
 # ------------------------------------------------------------------------------------------------- an ordinary LoRA
