@@ -133,10 +133,12 @@ def test_an_activated_adapter_that_begins_a_token_early_is_found_out(response_ru
 
 
 @needs_llama_cpp
-@pytest.mark.parametrize(("gguf_type", "gap"), [("f32", 0.05), ("f16", 0.1), ("q8_0", 1.0)])
-def test_a_merged_model_says_in_llama_cpp_what_the_adapter_says(sequence_run, tmp_path, gguf_type, gap):
+@pytest.mark.parametrize(("gguf_type", "gap", "num_equal"), [("f32", 1e-4, 8), ("f16", 0.02, 8), ("q8_0", 0.5, 0)])
+def test_a_merged_model_says_in_llama_cpp_what_the_adapter_says(sequence_run, tmp_path, gguf_type, gap, num_equal):
+    """Gaps of 4e-6, 0.006 and 0.17 nats on average were measured: the next coarser numbers would be found out."""
     found = made(sequence_run, "gguf", output=str(tmp_path / "m"), merged=True, gguf_type=gguf_type)
-    assert found.facts["compared"]["largest_gap"] < gap
+    assert found.facts["compared"]["mean_gap"] < gap
+    assert found.facts["compared"]["num_equal"] >= num_equal  # rounded to 8 bits, a random model goes other ways
     assert (tmp_path / "m" / f"model-{gguf_type}.gguf").is_file()
 
 
@@ -166,18 +168,21 @@ def test_of_a_quantized_base_the_adapter_is_written_and_nothing_is_said_to_be_tr
 
 
 def test_a_response_scope_adapter_becomes_an_ordinary_lora_that_can_be_merged(place, tmp_path, monkeypatch):
-    """Its KL to the trained model falls to a fraction of the base's, and it goes on from there as any LoRA does.
+    """It gets nearer to the trained model by learning, and goes on from there as any LoRA does.
 
-    A random model is a hard pupil: on a real one the KL is small before the first update.
+    A random model is a hard pupil: a real one is near before the first update, and takes small steps. This one begins
+    more than half as far away as the base is, and 60 updates at a real one's learning rate leave 0.6 of that.
     """
     monkeypatch.setattr("burnish.stages.distilling.LEARNING_RATE", 1e-3)
-    monkeypatch.setattr("burnish.stages.distilling.SHARE_LEFT", 0.25)
+    monkeypatch.setattr("burnish.stages.distilling.SHARE_LEFT", 0.4)  # of the way from the base
     response_run = trained(place, "gentle", by=0.06)
     found = made(response_run, "lora", output=str(tmp_path / "lora"), updates=60)
     taught = found.facts["distilled"]
-    assert taught["kl"] < 0.4 * taught["kl_at_start"]
-    assert taught["kl"] < 0.25 * taught["kl_of_base"]
-    assert taught["kl"] == min(kl for _, kl in taught["history"])
+    first, *later = [kl for _, kl in taught["history"]]
+    assert taught["kl_at_start"] == first
+    assert taught["kl"] == min(later)
+    assert taught["kl"] < 0.5 * first  # a third was measured; what did not learn would stay at 1
+    assert max(later[-2:]) < min(later[:2])  # it goes on falling, and not by a lucky measurement
     assert {"mean", "half_interval_95"} == {*taught["reward_before"]} == {*taught["reward_after"]}
     assert "KL of the trained model to this LoRA" in (tmp_path / "lora/README.md").read_text()
     assert found.facts["compared"]["num_equal"] == 8  # by peft
