@@ -10,8 +10,7 @@ def write_tiny_gguf(file, family="llama"):
     sizes = {"hidden_size": 64, "head_dim": head_dim, "vocab_size": 259}
     model, tokenizer = tiny_model(family, **sizes), tiny_tokenizer()
     settings = model.config
-    architecture = {"mistral": "llama"}.get(family, family)
-    writer = gguf.GGUFWriter(file, architecture)
+    writer = gguf.GGUFWriter(file, family)
     writer.add_context_length(settings.max_position_embeddings)
     writer.add_embedding_length(settings.hidden_size)
     writer.add_block_count(settings.num_hidden_layers)
@@ -34,14 +33,14 @@ def write_tiny_gguf(file, family="llama"):
     writer.add_eos_token_id(256)
     writer.add_chat_template(TEMPLATE)
     writer.add_add_bos_token(False)
-    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == architecture)
+    arch = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == family)
     names = gguf.get_tensor_name_map(arch, settings.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight":
             continue
         rows = weight
         for projection, heads in (("q_proj", settings.num_attention_heads), ("k_proj", settings.num_key_value_heads)):
-            if projection in name and architecture == "llama":  # row 2i and 2i + 1 of a head: i and i + half
+            if projection in name and family == "llama":  # row 2i and 2i + 1 of a head: i and i + half
                 rows = rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), rows.contiguous().numpy())
     writer.write_header_to_file()

@@ -22,7 +22,7 @@ from burnish.errors import InputError
 from burnish.export.merged import merged_weights
 from burnish.export.source import Source
 
-# transformers' model_type -> llama.cpp's architecture. Tested: tests/export.
+# transformers' model_type -> llama.cpp's architecture. tests/export tries all but mistral.
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 # transformers rotates the two halves of a head, llama.cpp in these architectures neighbouring rows.
 ROTATES_NEIGHBOURS = ("llama",)

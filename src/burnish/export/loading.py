@@ -1,21 +1,27 @@
-"""The lines that load an export, for its card: they work as they stand, in the folder of the export."""
+"""The lines that load an export, for its card: they work as they stand, in the folder of the export, once the base is
+there.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from burnish.base_setup.gguf import is_gguf
+from burnish.base_setup.sources import is_on_the_hub
 from burnish.config.model_config import EMBEDDED_NAME
 from burnish.export.adapter import START, public_name
 from burnish.export.source import Source
 
 MESSAGE = "Your prompt, as in training."
+GGUF_PLACE = "base"  # beside the card: in its own folder transformers would take the adapter for the base
 
 
 def how_to_load(source: Source, facts: dict[str, Any]) -> str:
     """Markdown with the code for exactly this form."""
     form = facts["form"]
     if form in ("adapter", "lora"):
-        return _python(_base_lines(source) + _adapter_lines(source), source) + _notes(source)
+        return _before(source) + _python(_base_lines(source) + _adapter_lines(source), source) + _notes(source)
     if form == "merged":
         lines = [
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
@@ -29,19 +35,54 @@ def how_to_load(source: Source, facts: dict[str, Any]) -> str:
     return _shell(source, facts)
 
 
+def _before(source: Source) -> str:
+    """What the reader has to get: a base that lay on the disk has no address."""
+    config = source.config
+    if config.model_name == EMBEDDED_NAME or is_on_the_hub(config):
+        return ""
+    name = public_name(config)
+    where = f"into a folder `{GGUF_PLACE}` here" if is_gguf(name) else "here"
+    return f"Put the base model, `{name}`, {where} first.\n\n"
+
+
 def _base_lines(source: Source) -> list[str]:
-    lines = ["from peft import PeftModel", "from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
-    if source.config.model_name == EMBEDDED_NAME:
-        place = "str(embedded_model_folder())"
-        lines.insert(0, "from burnish.base_setup.embedded import embedded_model_folder  # the base that comes with it")
-    else:
-        place = f'"{public_name(source.config)}"'
+    imports, place = _base_place(source)
+    kinds, options = _base_options(source)
     revision = f', revision="{source.config.revision}"' if source.config.revision else ""
     return [
-        *lines,
-        f"base = AutoModelForCausalLM.from_pretrained({place}{revision})",
+        *imports,
+        "from peft import PeftModel",
+        *(["from torchao.quantization import Int8WeightOnlyConfig"] if source.config.quantize == "int8" else []),
+        f"from transformers import {', '.join(sorted(['AutoModelForCausalLM', 'AutoTokenizer', *kinds]))}",
+        "",
+        f"base = AutoModelForCausalLM.from_pretrained({place}{revision}{options})",
         f"tokenizer = AutoTokenizer.from_pretrained({place}{revision})",
     ]
+
+
+def _base_place(source: Source) -> tuple[list[str], str]:
+    """What has to be imported to say where the base is, and the words that say it."""
+    name = public_name(source.config)
+    if source.config.model_name == EMBEDDED_NAME:
+        own = "from burnish.base_setup.embedded import embedded_model_folder  # the base that comes with it"
+        return [own], "str(embedded_model_folder())"
+    if not is_gguf(name):
+        return [], json.dumps(name)
+    if source.config.quantize is None:
+        return [], f"{json.dumps(GGUF_PLACE)}, gguf_file={json.dumps(name)}"
+    own = "from burnish.base_setup.gguf import gguf_folder  # transformers cannot read GGUF and quantize it at once"
+    return ["from pathlib import Path", "", own], f"str(gguf_folder(Path({json.dumps(f'{GGUF_PLACE}/{name}')})))"
+
+
+def _base_options(source: Source) -> tuple[list[str], str]:
+    """How the base was quantized, if it was: what transformers calls it, and the arguments."""
+    dtype = str(source.base.model.dtype).removeprefix("torch.")
+    if source.config.quantize == "int8":
+        return ["TorchAoConfig"], f', dtype="{dtype}", quantization_config=TorchAoConfig(Int8WeightOnlyConfig())'
+    if source.config.quantize == "nf4":
+        how = f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype="{dtype}")'
+        return ["BitsAndBytesConfig"], f', dtype="{dtype}", quantization_config={how}'
+    return [], ""
 
 
 def _adapter_lines(source: Source) -> list[str]:

@@ -15,11 +15,16 @@ from burnish.errors import InputError
 from burnish.export.source import Source
 
 
+def is_quantized(source: Source) -> bool:
+    return source.config.quantize is not None or getattr(source.base.model, "hf_quantizer", None) is not None
+
+
 def refuse_unmergeable(source: Source) -> None:
-    if source.config.quantize is not None or getattr(source.base.model, "hf_quantizer", None) is not None:
+    if is_quantized(source):
         raise InputError(
-            "the base of this run is quantized, and a LoRA cannot be folded into rounded weights: rounded again, it "
-            "would be another model. Export the adapter (--to adapter), and load it on the same quantized base"
+            "the base of this run is quantized. A LoRA cannot be folded into rounded weights, nor can they be written "
+            "in another form: rounded again, it would be another model. Export the adapter (--to adapter), and load it "
+            "on the same quantized base"
         )
 
 

@@ -19,7 +19,7 @@ from burnish.export.adapter import write_adapter
 from burnish.export.card import write_card
 from burnish.export.conversion import gguf_adapter, gguf_model, why_no_model
 from burnish.export.exported import Exported, read_facts, write_facts, written_whole
-from burnish.export.merged import refuse_unmergeable, write_merged
+from burnish.export.merged import is_quantized, refuse_unmergeable, write_merged
 from burnish.export.ollama import ADAPTER, BASE, write_modelfile
 from burnish.export.same_answers import Sameness, compare, refuse_wrong
 from burnish.export.source import Answer, Source
@@ -30,6 +30,8 @@ from burnish.stages.distilling import ORDINARY, Pupil, say_same
 from burnish.stages.export import TEACHER, Wish, prompts_for, weights_digest
 from burnish.stages.generate import speakers_of
 from burnish.text import plain
+
+ROUNDED = "the base that this adapter was trained on is quantized, in a way that GGUF does not have"
 
 
 def export_to(console: Console, wish: Wish, run: Run, adapter: Path, output: Path) -> Exported:
@@ -140,7 +142,8 @@ def _gguf(work: Work, folder: Path) -> dict[str, Any]:
     file = folder / "adapter.gguf"
     gguf_adapter(source, file)
     named = {"files_named": {"adapter": file.name}, "type": "f32"}
-    if why := why_no_model(source):
+    why = ROUNDED if is_quantized(source) else why_no_model(source)
+    if why is not None:
         return named | {"verified": False, "not_verified": f"llama.cpp needs the base as GGUF too, and {why}."}
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".base-") as scratch:
         base = Path(scratch) / "base.gguf"
@@ -152,6 +155,7 @@ def _gguf(work: Work, folder: Path) -> dict[str, Any]:
 def _ollama(work: Work, folder: Path) -> dict[str, Any]:
     """ollama runs a llama.cpp of its own; ours can at least try the files that it is given."""
     source, gguf_type = work.source, work.wish.gguf_type
+    refuse_unmergeable(source)
     write_modelfile(source, folder)
     if why := why_no_model(source):
         raise InputError(why)
