@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import huggingface_hub
 import numpy as np
@@ -36,6 +36,8 @@ from burnish.decoder.shared_base import SharedBase
 from burnish.decoder.whole_model import layers_of
 from burnish.errors import InputError, is_out_of_memory
 from burnish.processes import world
+
+T = TypeVar("T")
 
 
 class BaseSetup:
@@ -67,7 +69,7 @@ class BaseSetup:
             numbers = f"{dtype} {library_of(config.quantize)}".strip()
             name, kept = full_name(config), KeptFingerprint(lambda: _folder_of(config), numbers)
             tokenizer = encoder.tokenizer if encoder else load_tokenizer(config)
-            model = _by_all(lambda: load_model(config)) if config.shard else load_model(config)
+            model = _by_all(config, lambda: load_model(config))
             kept.loaded()
         elif config.quantize is not None and config.quantize not in storages_in(model):
             raise InputError(
@@ -77,7 +79,7 @@ class BaseSetup:
         reading = {"chat_template": config.chat_template, "system_prompt": config.system_prompt}
         identity = BaseIdentity(model, tokenizer, name, reading, kept)
         self.start = start
-        if start is not None and _is_merged(config, model, identity, start, is_given):
+        if start is not None and _by_all(config, lambda: _is_merged(config, model, identity, start, is_given)):
             self.start = None
         if config.shard:
             _spread(model, identity, config)
@@ -113,10 +115,12 @@ def _is_merged(config: ModelConfig, model: Any, identity: BaseIdentity, start: P
     return True
 
 
-def _by_all(load: Callable[[], Any]) -> Any:
-    """Of processes that are about to share something, all have loaded it or none has."""
+def _by_all(config: ModelConfig, work: Callable[[], T]) -> T:
+    """Of processes that are about to share a base, all have done their part of the work before, or none goes on."""
+    if not config.shard:
+        return work()
     with world.all_again(), world.together():
-        return load()
+        return work()
 
 
 def _spread(model: Any, identity: BaseIdentity, config: ModelConfig) -> None:
@@ -125,7 +129,8 @@ def _spread(model: Any, identity: BaseIdentity, config: ModelConfig) -> None:
     """
     with world.all_again():
         if world.size() > 1:
-            _ = identity.weights
+            with world.together():
+                _ = identity.weights
             shard(model, layers_of(model.get_decoder()), choose_device(config.device), config.shard_offload)
 
 

@@ -83,6 +83,7 @@ def opened(
     with terminal.busy(console, terminal.loading(config)), world.together(), world.alone():
         encoder = encoder or load_encoder(config)
         data = readable(config, encoder, data)
+    with terminal.busy(console, terminal.loading(config)), world.together(), world.alone():
         trainer = load(encoder)
         trainer.base.prompt_cache = beginning.prompts_read or trainer.base.prompt_cache
         with warnings.catch_warnings():  # a missing ending is announced in the run's own words

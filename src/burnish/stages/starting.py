@@ -77,8 +77,8 @@ def write_template(name: str, folder: Path) -> tuple[list[str], str]:
         for file, text in texts.items():
             (scratch / file).write_text(text, encoding="utf-8", newline="\n")
         if folder.exists():  # and is empty; it may be where the user's shell is, so it stays
-            for file in scratch.iterdir():
-                file.rename(folder / file.name)
+            for file in texts:
+                (scratch / file).rename(folder / file)
             scratch.rmdir()
         else:
             scratch.rename(folder)
