@@ -94,6 +94,14 @@ def test_ppo_on_a_sharded_base_is_the_same(found, name):
     assert_same(alone, shared)
 
 
+def test_layers_that_wait_in_the_machines_memory_compute_the_same(found):
+    alone, shared = found[1]["critic"], found[2]["offloaded critic"]
+    assert isinstance(shared, dict), shared
+    for what in EXACTLY:
+        assert shared[what] == alone[what]
+    assert_same(alone, shared)
+
+
 @pytest.mark.parametrize("stage", ["sft", "reward"])
 def test_what_is_learned_from_people_on_a_sharded_base_is_the_same(found, stage):
     alone, shared = found[1][stage], found[2][f"sharded {stage}"]

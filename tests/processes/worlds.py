@@ -191,6 +191,7 @@ def cases(url: str) -> dict[str, Any]:
         work = {name: work[name] for name in FEW}  # what two do alike with whole and with sharded bases
         work |= {f"sharded {name}": partial(ppo, name, shard=True) for name in SHARDED}
         work |= {"sharded sft": partial(sft, shard=True), "sharded reward": partial(reward_model, shard=True)}
+        work |= {"offloaded critic": partial(ppo, "critic", shard=True, shard_offload=True)}
         work |= {"a sharded base": sharded}
         work |= {f"failing {where}": partial(failing, where) for where in FAILURES}
         work |= {f"sharded failing {where}": partial(failing, where, shard=True) for where in FAILURES}
