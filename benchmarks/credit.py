@@ -50,6 +50,7 @@ def measure(config: TrainConfig, num_prompts: int, positions: int, continuations
         "reward": evaluate(trainer, prompts.held_out).table()["reward"],
         "explained_variance": [round(s["explained_variance"], 3) for s in history if "explained_variance" in s],
         "agreements": credit.as_dict()["agreements"],
+        "foreseeable": credit.as_dict()["foreseeable"],
     }
 
 

@@ -5,7 +5,7 @@ import torch
 
 from burnish.errors import RewardFailedError
 from burnish.evaluation import credit as module
-from burnish.evaluation.credit import State, _credited, _earned, _spread, agreement, measure_credit
+from burnish.evaluation.credit import State, _credited, _earned, _spread, agreement, foreseeable, measure_credit
 from burnish.rollout.sampling import Begun
 from burnish.show.credit import credit_sentence, unmeasured_sentence
 from tiny import PROMPTS, tiny_trainer
@@ -37,6 +37,27 @@ def test_agreement_by_hand():
     assert (half.predicted, half.found) == (1.5, 3.0)
     flat = agreement([1.0] * 4, found, [0.0] * 4, owners)
     assert (flat.correlation, flat.slope) == (0, 0)
+
+
+def test_what_states_decide_by_hand():
+    # Means 1 and 5: their variance is 8, of which 1 is noise, since two draws with variance 2 have a mean with variance
+    # 1. So 7 is between the states and 2 within them.
+    found = foreseeable([[0.0, 2.0], [4.0, 6.0], [9.0]], [0, 1, 2])  # one draw says nothing of its state's scatter
+    assert found.share == pytest.approx(7 / 9)
+    assert found.low <= found.share <= found.high
+    assert foreseeable([[1.0, 1.0], [3.0, 3.0]], [0, 1]).share == 1  # nothing is left to chance
+    assert foreseeable([[0.0, 4.0], [1.0, 3.0]], [0, 1]).share == 0  # nothing is known before
+    assert foreseeable([[0.0], [1.0]], [0, 1]).share == 0
+
+
+def test_states_after_the_letter_that_decides_know_more_than_those_before_it(trainer):
+    """The first letter decides the reward: before it little is known, after it everything."""
+    late = measure_credit(trainer, PROMPTS, positions=6, continuations=8).foreseeable
+    first = [State(row, 0) for row in range(len(PROMPTS))]
+    pairs = _credited(trainer, PROMPTS, torch.Generator().manual_seed(1))
+    earned = _earned(trainer, PROMPTS, pairs, first, 8, torch.Generator().manual_seed(2))
+    early = foreseeable([earned[s] for s in first], range(len(first)))
+    assert late.share > early.share + 0.3
 
 
 def test_places_are_spread_evenly_and_exist():
@@ -123,6 +144,10 @@ def test_the_sentence_says_what_was_found():
     assert "values 0.70 (0.50 to 0.90), to be trusted on the whole" in said
     assert "TD errors 0.30 (0.10 to 0.90), a hint, no more" in said
     assert "advantages 0.20 (-0.10 to 0.90), not to be told from noise" in said
+    share = {"share": 0.24, "low": 0.1, "high": 0.42}
+    more = credit_sentence({"agreements": agreements, "responses": 16, "continuations": 8, "foreseeable": share})
+    assert more.startswith(said)
+    assert "24% (10% to 42%) is decided by what was said before: more than that no value model could" in more
     rows = [{"explained_variance": e} for e in (0.9, 0.0, 0.03, 0.04, 0.02, 0.01)]
     assert "explained variance 0.01), so the colours by advantage and TD error are mostly noise" in unmeasured_sentence(
         [*rows[:4], *rows[5:]], "run"

@@ -8,7 +8,7 @@ token was worth. The shared prefix makes that cheap: a prompt is read once for a
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -57,6 +57,15 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class Share:
+    """With its 95 % interval, by resampling whole responses."""
+
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Credit:
     """What was found, by column of the SA pairs: `value` of states, `td_error` and `advantage` of tokens."""
 
@@ -64,6 +73,8 @@ class Credit:
     responses: int
     continuations: int
     """From each state."""
+    foreseeable: Share
+    """How much of the returns' variance the states decide: no value model can explain more."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -108,19 +119,44 @@ def measure_credit(trainer: PPOTrainer, prompts: Sequence[str], positions: int =
         if pairs.has(column):
             predicted = [float(pairs[column][t.response, t.position]) for t in tokens]
             agreements[column] = agreement(predicted, brought, noise, [t.response for t in tokens])
-    return Credit(agreements, len(prompts), continuations)
+    known = foreseeable([earned[s] for s in states], owners)
+    return Credit(agreements, len(prompts), continuations, known)
 
 
 def agreement(
     predicted: Sequence[float], found: Sequence[float], noise: Sequence[float], owners: Sequence[int]
 ) -> Agreement:
     """`noise` are the squared standard errors of what was found, `owners` the responses that cases belong to."""
-    low, high = _resampled_interval(predicted, found, owners)
+
+    def correlated(cases: Sequence[int]) -> float:
+        return correlation([predicted[c] for c in cases], [found[c] for c in cases])
+
+    low, high = _resampled_interval(correlated, owners)
     spread, own = _variance(found), _variance(predicted)
-    r = correlation(predicted, found)
+    r = correlated(range(len(found)))
     signal = max(0.0, 1 - fmean(noise) / spread) if spread else 0.0
     slope = r * (spread / own) ** 0.5 if own else 0.0
     return Agreement(len(found), r, low, high, signal**0.5, slope, fmean(predicted), fmean(found))
+
+
+def foreseeable(returns: Sequence[Sequence[float]], owners: Sequence[int]) -> Share:
+    """1 - E[Var(G | s)] / Var(G), from the returns of each state's continuations. `owners` as in `agreement`.
+
+    The rest is decided by tokens that are still to be drawn.
+    """
+    drawn = [(own, owner) for own, owner in zip(returns, owners, strict=True) if len(own) > 1]
+    if not drawn:
+        return Share(0.0, 0.0, 1.0)
+    means = [fmean(own) for own, _ in drawn]
+    noise = [_squared_error(own) for own, _ in drawn]  # the means scatter by so much without any difference
+    within = [_squared_error(own) * len(own) for own, _ in drawn]
+
+    def share(cases: Sequence[int]) -> float:
+        scatter = _variance([means[c] for c in cases]) * len(cases) / max(len(cases) - 1, 1)
+        between = max(0.0, scatter - fmean(noise[c] for c in cases))
+        return between / (between + fmean(within[c] for c in cases)) if between else 0.0
+
+    return Share(share(range(len(drawn))), *_resampled_interval(share, [owner for _, owner in drawn]))
 
 
 def _credited(trainer: PPOTrainer, prompts: Sequence[str], generator: torch.Generator) -> SAPairs:
@@ -196,16 +232,14 @@ def _variance(values: Sequence[float]) -> float:
     return fmean((value - mean) ** 2 for value in values)
 
 
-def _resampled_interval(a: Sequence[float], b: Sequence[float], owners: Sequence[int]) -> tuple[float, float]:
-    """95 % of the correlations that other responses would have given, by the bootstrap. Tokens of one response go
-    together: they are not independent."""
+def _resampled_interval(statistic: Callable[[Sequence[int]], float], owners: Sequence[int]) -> tuple[float, float]:
+    """95 % of what other responses would have given, by the bootstrap. Tokens of one response go together: they are not
+    independent."""
     by_owner: dict[int, list[int]] = {}
     for case, owner in enumerate(owners):
         by_owner.setdefault(owner, []).append(case)
     groups, draw = list(by_owner.values()), random.Random(0)
-    found = []
-    for _ in range(RESAMPLES):
-        cases = [case for group in draw.choices(groups, k=len(groups)) for case in group]
-        found.append(correlation([a[c] for c in cases], [b[c] for c in cases]))
-    found.sort()
+    found = sorted(
+        statistic([case for group in draw.choices(groups, k=len(groups)) for case in group]) for _ in range(RESAMPLES)
+    )
     return found[int(0.025 * RESAMPLES)], found[int(0.975 * RESAMPLES) - 1]

@@ -15,7 +15,17 @@ def credit_sentence(credit: dict[str, Any]) -> str:
     agreements = credit["agreements"]
     found = [_agreement(CREDITED[column], agreements[column]) for column in CREDITED if column in agreements]
     measured = f"(measured on {credit['responses']} held-out responses, {credit['continuations']} continuations each)"
-    return f"Credit against what continuations really earned, as correlations: {'; '.join(found)} {measured}."
+    said = f"Credit against what continuations really earned, as correlations: {'; '.join(found)} {measured}."
+    return f"{said} {_foreseeable(credit['foreseeable'])}" if "foreseeable" in credit else said
+
+
+def _foreseeable(share: dict[str, float]) -> str:
+    """Of a measurement made since there is one."""
+    known, low, high = share["share"], share["low"], share["high"]
+    return (
+        f"Of the returns' variance {known:.0%} ({low:.0%} to {high:.0%}) is decided by what was said before: more than "
+        "that no value model could explain."
+    )
 
 
 def _agreement(name: str, agreement: dict[str, Any]) -> str:
