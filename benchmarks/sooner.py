@@ -1,6 +1,7 @@
 """Wall clock until the sentiment task is learned: burnish's PPO and RLOO beside TRL's PPO, GRPO and RLOO.
 
     python benchmarks/sooner.py learn    # two hours on two cores; stopped, it goes on where it was
+    python benchmarks/sooner.py learn --methods "burnish, PPO" "burnish, RLOO"     # the rest in another process
     python benchmarks/sooner.py time     # ten minutes, with nothing else running
 
 The same openings, rule, responses per step (32 of 20 tokens), epochs (2), mini-batches (2), KL price and sampling
@@ -110,9 +111,9 @@ def best_rate(rows: MeasuredRows, method: str) -> tuple[float, list[dict[str, An
     return RATES[best], sweep
 
 
-def learn(rows: MeasuredRows) -> None:
+def learn(rows: MeasuredRows, methods: list[str]) -> None:
     """Methods take turns, so that a run that is stopped has something of each."""
-    rates = {method: best_rate(rows, method)[0] for method in METHODS}
+    rates = {method: best_rate(rows, method)[0] for method in methods}
     for seed in SEEDS:
         for method, rate in rates.items():
             learned(rows, method, seed, rate, MOST_STEPS)
@@ -164,12 +165,15 @@ def write(rows: MeasuredRows) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("phase", nargs="?", choices=["learn", "time"], help="one of them; without it, both")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS), help="with `learn`")
     options = parser.parse_args()
+    if len(options.methods) < len(METHODS) and options.phase != "learn":
+        parser.error("--methods goes with `learn`; the times of all are measured in one go")
     for side in PEERS:
         python_of(side)  # installed before anything is timed
     rows = MeasuredRows("sooner")
     if options.phase != "time":
-        learn(rows)
+        learn(rows, options.methods)
     if options.phase != "learn":
         time_steps(rows)
         write(rows)

@@ -368,13 +368,16 @@ def credit(results: dict[str, Any]) -> str:
             f"{r['seed']}",
             *(agreement(r, column) for column in ("value", "td_error", "advantage")),
             ", ".join(f"{share:.2f}" for share in r["explained_variance"]) or "-",
+            f"{r['foreseeable']['share']:.2f} ({r['foreseeable']['low']:.2f} to {r['foreseeable']['high']:.2f})",
         ]
         for r in sorted(results["rows"], key=lambda r: list(results["summary"]).index(r["way"]))
     ]
-    header = ["recipe", "seed", "values", "TD errors", "advantages", "explained variance by step"]
+    header = ["recipe", "seed", "values", "TD errors", "advantages", "explained variance by step", "foreseeable"]
     told = (
         "Correlations with their 95 % intervals. At best: what perfect credit could show, since the continuations are\n"
-        "a sample too. Slope: by how much the truth changes where the credit changes by one; 1 is calibrated."
+        "a sample too. Slope: by how much the truth changes where the credit changes by one; 1 is calibrated.\n"
+        "Foreseeable: the share of the returns' variance that is decided before the next token is drawn, which is the\n"
+        "most that any value model could explain."
     )
     return "\n\n".join([table(header, rows), told, measured_on(results)])
 
