@@ -5,6 +5,7 @@ import re
 import shutil
 from importlib.util import find_spec
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,14 +15,18 @@ from rich.console import Console
 from runs_to_export import trained
 from safetensors.torch import load_file, save_file
 from tiny_gguf import write_tiny_gguf
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
 from burnish.cli.app import app
 from burnish.errors import InputError, WrongExportError
 from burnish.export import gguf_files
+from burnish.export.merged import generation_config
+from burnish.export.same_answers import compare
+from burnish.export.source import Answer
 from burnish.stages import exporting
 from burnish.stages.export import Wish, export
+from tiny import tiny_model, tiny_tokenizer
 
 needs_llama_cpp = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs llama.cpp: pip install xllamacpp")
 
@@ -71,6 +76,50 @@ def test_a_merged_model_says_in_transformers_what_the_adapter_says(sequence_run,
     assert not list(folder.glob("adapter*"))
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
     exec(code.replace('"."', repr(str(folder))), {})  # what the card says works
+
+
+@pytest.mark.parametrize("form", ["adapter", "merged"])
+def test_a_bases_penalty_on_repetition_is_no_part_of_what_was_trained(place, tmp_path, monkeypatch, form):
+    """transformers applies it to the most likely tokens too; burnish never does."""
+    folder = place / "penalised"
+    if not folder.exists():
+        model = tiny_model()
+        model.generation_config.repetition_penalty = 3.0
+        model.save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+        trained(place, "penalised", adapter_scope="sequence", model_name=str(folder))
+    found = made(place / "runs" / "penalised", form, output=str(tmp_path / form))
+    assert found.facts["compared"]["num_equal"] == 8
+    if form == "merged":
+        assert "repetition_penalty" not in json.loads((found.folder / "generation_config.json").read_text())
+    else:
+        assert "repetition_penalty=1.0" in (found.folder / "README.md").read_text()
+
+
+def test_settings_of_a_base_that_mean_nothing_do_not_stop_a_merge_of_sft(tmp_path):
+    own = GenerationConfig.from_dict({"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.1})
+    base = SimpleNamespace(model=SimpleNamespace(generation_config=own), stop_ids=[1, 2])
+    source = SimpleNamespace(base=base, drawn_with=None, config=SimpleNamespace(max_new_tokens=5))
+    generation_config(source).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "generation_config.json").read_text())
+    assert (written["eos_token_id"], written["repetition_penalty"]) == ([1, 2], 1.1)
+    assert not {"temperature", "top_p"} & written.keys()
+
+
+def test_the_coarser_numbers_decide_what_is_rounding():
+    source = SimpleNamespace(logprobs=lambda number, tokens: [-1.0] * len(tokens))
+    own, theirs = [Answer([5, 6], [-1.0, -1.0])], [Answer([5, 6], [-1.3, -1.0])]
+    assert not compare(source, own, theirs, "llama.cpp", ("float32", "f32")).is_right
+    assert compare(source, own, theirs, "llama.cpp", ("bfloat16", "f32")).is_right
+    assert compare(source, own, theirs, "llama.cpp", ("float32", "q8_0")).is_right
+
+
+def test_a_prompt_that_cannot_be_asked_is_refused_before_anything_is_taught(place, response_run, monkeypatch, tmp_path):
+    def teaches(*_):
+        raise AssertionError("it was taught first")
+
+    monkeypatch.setattr(exporting.Pupil, "taught", teaches)
+    assert "is empty" in told_by(lambda: made(response_run, "lora", prompts=[" "], output=str(tmp_path / "lora")))
 
 
 def test_the_base_is_not_touched_by_a_merge(sequence_run, place, tmp_path):

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -10,10 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from burnish.errors import InputError, ResourceError
-from burnish.export import consumers, conversion, llama_cpp
+from burnish.errors import InputError, ResourceError, WrongExportError
+from burnish.export import consumers, conversion
 from burnish.export.card import without_home
 from burnish.export.exported import write_facts, written_whole
+from burnish.page.computing import Computing
 
 
 def test_of_two_exports_to_one_place_the_first_is_kept_whole_and_the_second_is_refused(tmp_path):
@@ -71,12 +75,25 @@ def answering():
         server.server_close()
 
 
-def test_llama_cpp_is_asked_directly_whatever_proxy_is_set(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
+def test_llama_cpp_is_asked_directly_whatever_proxy_is_set():
+    """In a process of its own: proxies are looked up when it begins."""
+    known = {key: value for key, value in os.environ.items() if key.lower() != "no_proxy"}
     with answering() as address:
-        assert llama_cpp._next(address, [1, 2]) == {"tokens": [7]}
+        ask = f"from burnish.export import llama_cpp; print(llama_cpp._next({address!r}, [1, 2]))"
+        environment = known | {"http_proxy": "http://127.0.0.1:9"}
+        ended = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env=environment)
+    assert ended.stdout.strip() == "{'tokens': [7]}", ended.stderr
+
+
+def test_nothing_of_the_folder_one_is_in_is_run(tmp_path, monkeypatch):
+    """A run that somebody sent may have modules of Python's names beside it."""
+    (tmp_path / "json.py").write_text("from pathlib import Path; Path('ran').touch()\nfrom nothing import it\n")
+    monkeypatch.chdir(tmp_path)
+    source = SimpleNamespace(encoded=[[1, 2]], most_tokens=4, base=SimpleNamespace(stop_ids=[0]))
+    with pytest.raises(WrongExportError):
+        consumers.from_llama_cpp(source, tmp_path / "none.gguf")
+    assert not (tmp_path / "ran").exists()
+    assert Computing()._command[1:3] == ("-P", "-m")  # the page's own process, which takes longer to start
 
 
 def test_a_llama_cpp_that_takes_for_ever_is_told_with_the_limit(monkeypatch):

@@ -113,6 +113,7 @@ def test_quiet_and_json_say_one_document_and_nothing_else(hub, run, monkeypatch)
     [
         ("me/refused", None, "hf_another-token-entirely", "hf auth login"),
         ("a b", None, TOKEN, "is no name on the hub"),
+        ("name", None, TOKEN, "'name' has no owner; give the name of a repository, such as you/name"),
         ("me/none", "exports/adapter/export.json", TOKEN, "is no export"),
         ("me/none", "exports", TOKEN, "make it first: burnish export"),
         ("me/damaged", {"verified": True}, TOKEN, "names no form of an export"),
@@ -129,6 +130,17 @@ def test_what_cannot_be_pushed_is_told_in_one_sentence(hub, run, name, change, t
     assert told in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
     assert token not in ended.stderr + ended.stdout
+
+
+def test_a_secret_in_a_file_is_not_sent(hub, run, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "sk-much-too-secret")
+    settings = run / "exports/adapter/burnish.json"
+    settings.write_text('{"system_prompt": "Be brief. sk-much-too-secret"}')
+    before = len(hub.calls)
+    ended = push(hub, run, "me/secret")
+    assert (ended.returncode, len(hub.calls)) == (2, before)
+    assert "burnish.json holds the value of an environment variable" in " ".join(ended.stderr.split())
+    assert "sk-much" not in ended.stderr + ended.stdout
 
 
 def test_a_link_in_an_export_is_refused(hub, run):

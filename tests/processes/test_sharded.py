@@ -91,3 +91,16 @@ def test_whoever_waits_helps_with_what_others_need(monkeypatch):
     assert [piece.done for piece in pieces] == [["bring"], ["bring", "drop"]]  # ours stays, theirs does not
     wire.meet()
     assert [piece.done for piece in pieces] == [["bring", "drop", "bring", "drop"], ["bring", "drop"]]
+
+
+@pytest.mark.parametrize(("offload", "name"), [(True, "CPUOffloadPolicy"), (False, "OffloadPolicy")])
+def test_layers_wait_in_the_machines_memory_only_if_asked_to(monkeypatch, offload, name):
+    """On a CPU the numbers are the same, so that nothing else would tell."""
+    given = []
+    monkeypatch.setattr("torch.distributed.device_mesh.init_device_mesh", lambda *_: None)
+    monkeypatch.setattr(sharded, "LayerPiece", lambda *_, **how: given.append(how["offload_policy"]))
+    monkeypatch.setattr(sharded, "_watch", lambda *_: None)
+    monkeypatch.setattr(sharded, "give_back_at_once", lambda: None)  # it would last
+    model = tiny_model()
+    sharded.shard(model, model.model.layers, torch.device("cpu"), offload)
+    assert [type(policy).__name__ for policy in given] == [name] * 3  # two layers, embeddings with the head

@@ -52,22 +52,37 @@ def run(tmp_path_factory):
     return tiny_run(tmp_path_factory.mktemp("served"), name="first", max_new_tokens=16)
 
 
-def test_what_the_docs_show_works_and_ctrl_c_ends_it(fork_server, run, capsys):
+def test_what_the_docs_show_of_chats_works_and_ctrl_c_ends_it(fork_server, tmp_path, capsys):
+    run = tiny_run(tmp_path, name="first", chat=True, max_new_tokens=16)
     started = Process(fork_server, run)
     try:
         assert started.told.startswith("first (tuned) and first:start (base) answer at http://127.0.0.1:")
-        assert "Prompts for first must end in ':', as in training." in started.told
         snippet = shown("python", "OpenAI").replace("http://127.0.0.1:8000/v1", started.address)
         exec(compile(snippet, "docs/serving.md", "exec"), {})
         said = capsys.readouterr().out
-        expected = served_run(run).speakers.answers("tuned", ["TITLE: My parrot swears\nTL;DR:"], GREEDY, 0)[0]
+        speakers = served_run(run).speakers
+        expected = speakers.answers("tuned", ["My parrot swears. Why?"], GREEDY, 0)[0]
         assert f"first {expected} " in said
+        assert f"first:start {speakers.answers('base', ['My parrot swears. Why?'], GREEDY, 0)[0]} " in said
         curl = shown("bash", "curl").replace("http://127.0.0.1:8000/v1", started.address)
         answer = json.loads(subprocess.run(["sh", "-c", curl], capture_output=True, text=True).stdout)
-        assert answer["choices"][0]["text"].startswith(expected[:8])
+        assert answer["choices"][0]["message"]["content"] == expected
     finally:
         code, err = started.end()
     assert (code, err.splitlines()[-1], "Traceback" in err) == (130, "interrupted", False)
+
+
+def test_what_the_docs_show_of_completions_works(fork_server, tmp_path, capsys):
+    run = tiny_run(tmp_path, name="plain", max_new_tokens=16)
+    started = Process(fork_server, run)
+    try:
+        assert "Prompts for plain must end in ':', as in training." in started.told
+        client = openai.OpenAI(base_url=started.address, api_key="none")
+        exec(compile(shown("python", "plain"), "docs/serving.md", "exec"), {"client": client})
+        expected = served_run(run).speakers.answers("tuned", ["TITLE: My parrot swears\nTL;DR:"], GREEDY, 0)[0]
+        assert capsys.readouterr().out == f"{expected}\n"
+    finally:
+        started.end()
 
 
 def test_beyond_this_machine_it_has_a_token(fork_server, run):
@@ -82,6 +97,41 @@ def test_beyond_this_machine_it_has_a_token(fork_server, run):
     finally:
         code, err = started.end(signal.SIGTERM)
     assert (code, "Traceback" in err) == (-signal.SIGTERM, False)
+
+
+def test_beyond_this_machine_a_token_is_made_even_if_nobody_asks_for_one(fork_server, run):
+    started = Process(fork_server, run, "--host", "0.0.0.0")
+    try:
+        token = re.search(r"The token, until it ends: (\S+)", started.told)[1]
+        address = re.sub(r"//[^:]+:", "//127.0.0.1:", started.address)
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=address, api_key="none", max_retries=0).models.list()
+        assert openai.OpenAI(base_url=address, api_key=token, max_retries=0).models.list().data
+    finally:
+        started.end()
+
+
+def test_a_token_that_was_made_is_told_however_quiet_it_should_be(run, capsys):
+    from rich.console import Console
+
+    from burnish.serving.server import _print_start
+    from burnish.web.access import Access
+    from burnish.web.listening import listen
+
+    access, listening = Access("0.0.0.0", 1), listen("127.0.0.1", (0,))
+    _print_start(Console(quiet=True), served_run(run), access, listening, token_is_new=True)
+    listening.close()
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"The token, until it ends: {access.token}\n")
+
+
+def test_a_host_that_is_no_name_is_refused():
+    from burnish.errors import InputError
+    from burnish.web.listening import listen
+
+    for host in ("127..0.0.1", "x" * 64 + ".example"):
+        with pytest.raises(InputError, match="is not an address"):
+            listen(host, (0,))
 
 
 def test_a_token_that_is_none_and_a_port_that_is_taken_are_refused(run, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from burnish.serving import engine as engine_module
 from burnish.serving.app import application
 from burnish.serving.engine import Engine, Limits
-from burnish.serving.guard import LARGEST_BODY
+from burnish.serving.guard import LARGEST_BODY, WRONG_TOKENS_PER_MINUTE
 from burnish.serving.server import Server
 from burnish.web.access import Access
 from talkers import GREEDY, served_run, tiny_run
@@ -108,6 +108,17 @@ def test_both_models_are_listed_with_what_they_need(ai):
     assert ai.models.retrieve("talks:start").id == "talks:start"
     with pytest.raises(openai.NotFoundError, match="there is no model 'talk'; there are talks and talks:start"):
         ai.models.retrieve("talk")
+
+
+@pytest.mark.parametrize("scope", ["response", "sequence"])
+def test_a_model_that_there_is_not_is_told_in_either_scope(tmp_path, scope):
+    with serving(served_run(tiny_run(tmp_path, scope))) as server, pytest.raises(openai.NotFoundError):
+        client(server).models.retrieve("talk")
+
+
+def test_a_temperature_that_is_nearly_zero_takes_the_most_likely_token(ai):
+    cold, zero = (ai.completions.create(model="talks", prompt="go:", temperature=t) for t in (1e-40, 0))
+    assert cold.choices[0].text == zero.choices[0].text
 
 
 def test_a_completion_is_what_burnish_generate_says(plain, ai):
@@ -239,6 +250,7 @@ def test_sixteen_clients_at_once_get_what_each_would_get_alone(texts):
         ({"extra_body": {"top_k": 10**400}}, "top_k", "it must be a whole number from 0 to 1e+06"),
         ({"top_p": 0}, "top_p", "top_p is 0, which keeps no token"),
         ({"n": 17}, "n", "17 answers are asked for; 16 are the most at a time"),
+        ({"prompt": ["no colon"] * 17}, "prompt", "17 prompts are asked; 16 are the most at a time"),
         ({"n": True}, "n", "n is True; it must be a whole number"),
         ({"seed": "x"}, "seed", "seed is 'x'"),
         ({"stop": ["a"] * 5}, "stop", "stop has 5 texts; 4 are the most"),
@@ -278,7 +290,13 @@ def test_chats_that_cannot_be_read_are_refused(ai, chat_ai):
     assert chat_ai.completions.create(model="chats:start", prompt="hi", max_tokens=2).choices
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     roles = [[{"role": role, "content": "x"}] for role in ("tool", ["user"], {}, 1, None)]
-    wrong = [(image, "must be text"), ([], "least"), *((messages, "needs a role") for messages in roles)]
+    empty = [{"role": "user", "content": [{"type": "text", "text": None}]}]
+    wrong = [
+        (image, "must be text"),
+        (empty, "must be text"),
+        ([], "least"),
+        *((messages, "needs a role") for messages in roles),
+    ]
     for messages, why in wrong:
         with pytest.raises(openai.BadRequestError, match=why):
             chat_ai.chat.completions.create(model="chats", messages=messages)
@@ -309,6 +327,13 @@ def test_a_token_is_needed_where_one_is_set(plain):
             client(server).models.list()
         assert len(client(server, TOKEN).models.list().data) == 2
         assert raw(server, "/health", method="GET")[0] == 200
+
+
+def test_tokens_cannot_be_tried_out_by_the_thousand(plain):
+    with serving(plain, needs_token=True) as server:
+        found = [raw(server, "/v1/models", method="GET")[0] for _ in range(WRONG_TOKENS_PER_MINUTE + 2)]
+        assert found == [401] * WRONG_TOKENS_PER_MINUTE + [429] * 2
+        assert len(client(server, TOKEN).models.list().data) == 2  # whoever has it is let in
 
 
 def test_other_names_and_other_pages_are_refused(texts):

@@ -91,6 +91,9 @@ def test_what_was_said_is_saved_once_and_nothing_is_written_over(talk, tmp_path)
         talk.take(f"/save {tmp_path / 'mine'}")
     with pytest.raises(InputError, match="there is no folder"):
         talk.take(f"/save {tmp_path / 'none' / 'x'}")
+    for name in ("~nobody-of-this-name/x", str(tmp_path / ("x" * 300)), str(tmp_path / "x\0y")):
+        with pytest.raises(InputError, match="cannot be written"):
+            talk.take(f"/save {name}")
 
 
 @pytest.mark.parametrize(

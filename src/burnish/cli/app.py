@@ -18,8 +18,8 @@ app = typer.Typer(
     help="PPO fine-tuning for language models on the machine you have.\n\n"
     "Start with `burnish demo` or `burnish init`; then `burnish train CONFIG.yaml` on your own prompts.",
     epilog="Exit codes: 0 done, 1 internal error, 2 config or data, 3 run folder in use, 4 no usable checkpoint, "
-    "5 diverged, 6 memory or disk, 7 another process of the run ended, 8 an export that "
-    "is wrong, 130 Ctrl-C, 143 SIGTERM.",
+    "5 diverged, 6 memory, disk or rollout server, 7 another process of the run ended, 8 an export that is wrong, "
+    "130 Ctrl-C, 143 SIGTERM.",
 )
 console = Console(emoji=False)  # text is shown as it is, `:cat:` too
 

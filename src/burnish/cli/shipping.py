@@ -30,7 +30,7 @@ def export(
         list[str] | None, typer.Option(help="to compare answers to (again for more); default: held-out ones")
     ] = None,
     updates: Annotated[
-        int | None, typer.Option(min=1, help="with lora: at most so many; default: until it gets no better")
+        int | None, typer.Option(min=1, help="with lora: at most so many, or fewer if it gets no better; default: 120")
     ] = None,
     trust: Trust = False,
     as_json: Json = False,

@@ -7,14 +7,13 @@ import math
 import re
 import subprocess
 import sys
-import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from burnish.base_setup.base_setup import load_model
 from burnish.errors import ResourceError, WrongExportError, count
@@ -44,21 +43,19 @@ def from_transformers(source: Source, folder: Path) -> list[Answer]:
 
 @torch.no_grad()
 def _generated(source: Source, model: Any) -> list[Answer]:
+    # Of the model's own settings nothing: a penalty on repetition would change the most likely tokens too.
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        max_new_tokens=source.most_tokens,
+        eos_token_id=source.base.stop_ids,
+        pad_token_id=source.base.stop_id,
+        return_dict_in_generate=True,
+        output_logits=True,
+    )
     answers = []
     for ids in source.encoded:  # one by one: nothing is padded
         given = torch.tensor([ids], device=source.base.device)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sampling settings that greedy decoding has no use for
-            said = model.generate(
-                input_ids=given,
-                attention_mask=torch.ones_like(given),
-                do_sample=False,
-                max_new_tokens=source.most_tokens,
-                eos_token_id=source.base.stop_ids,
-                pad_token_id=source.base.stop_id,
-                return_dict_in_generate=True,
-                output_logits=True,
-            )
+        said = model.generate(input_ids=given, attention_mask=torch.ones_like(given))
         tokens = said.sequences[0, len(ids) :]
         logprobs = torch.stack(said.logits)[:, 0].float().log_softmax(-1)  # [T, V]
         answers.append(Answer(tokens.tolist(), logprobs.gather(1, tokens[:, None]).squeeze(1).tolist()))
@@ -78,7 +75,8 @@ def from_llama_cpp(source: Source, model: Path, adapter: Path | None = None) -> 
         "max_new_tokens": source.most_tokens,
         "stop_ids": source.base.stop_ids,
     }
-    command = [sys.executable, "-m", llama_cpp.__name__]
+    # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
+    command = [sys.executable, "-P", "-m", llama_cpp.__name__]
     try:
         ended = subprocess.run(
             command,

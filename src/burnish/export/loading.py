@@ -122,7 +122,9 @@ def _sampling(source: Source) -> str:
     drawn = source.drawn_with
     if drawn is None:
         return ", do_sample=False"
-    return f", do_sample=True, temperature={drawn.temperature}, top_k={drawn.top_k}, top_p={drawn.top_p}"
+    settings = f", do_sample=True, temperature={drawn.temperature}, top_k={drawn.top_k}, top_p={drawn.top_p}"
+    penalty = source.base.model.generation_config.repetition_penalty
+    return settings if penalty in (None, 1.0) else f"{settings}, repetition_penalty=1.0"  # as in training
 
 
 def _notes(source: Source) -> str:

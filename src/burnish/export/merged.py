@@ -62,11 +62,14 @@ def write_merged(source: Source, folder: Path, with_adapter: bool = True) -> Non
 
 def generation_config(source: Source) -> GenerationConfig:
     """Answers as in training, unless asked for otherwise; those of SFT as the base's own settings have them."""
-    settings = GenerationConfig.from_dict(source.base.model.generation_config.to_dict())
+    own, drawn = source.base.model.generation_config, source.drawn_with
+    if drawn is None:
+        settings = GenerationConfig.from_dict(own.to_dict())
+        if not settings.do_sample:  # without it these mean nothing, and transformers writes no such file
+            settings.temperature = settings.top_k = settings.top_p = None
+    else:  # nothing else of the base's settings: a penalty on repetition was not there in training
+        settings = GenerationConfig(bos_token_id=own.bos_token_id, pad_token_id=own.pad_token_id, do_sample=True)
+        settings.temperature, settings.top_k, settings.top_p = drawn.temperature, drawn.top_k, drawn.top_p
     settings.eos_token_id = source.base.stop_ids
     settings.max_new_tokens = source.config.max_new_tokens
-    drawn = source.drawn_with
-    if drawn is not None:
-        settings.do_sample = True
-        settings.temperature, settings.top_k, settings.top_p = drawn.temperature, drawn.top_k, drawn.top_p
     return settings

@@ -39,7 +39,7 @@ def _parameters(source: Source) -> list[tuple[str, Any]]:
     sampled: list[tuple[str, Any]] = [("temperature", 0)]
     if drawn is not None:
         sampled = [("temperature", drawn.temperature), ("top_k", drawn.top_k), ("top_p", drawn.top_p), ("min_p", 0)]
-        sampled.append(("repeat_penalty", 1))  # ollama's own default would change the distribution
+    sampled.append(("repeat_penalty", 1))  # ollama's own default would change the answers
     stops = [tokenizer.convert_ids_to_tokens(token) for token in source.base.stop_ids]
     return [*sampled, ("num_predict", source.config.max_new_tokens), *(("stop", json.dumps(stop)) for stop in stops)]
 

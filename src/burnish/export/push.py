@@ -10,7 +10,9 @@ from typing import Any
 from burnish.errors import InputError, ResourceError
 from burnish.export.exported import files_of, read_facts
 from burnish.runs.disk import refuse_links
-from burnish.text import without_secrets
+from burnish.text import hider, without_secrets
+
+WEIGHTS = (".safetensors", ".gguf")
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,14 @@ def parcel_of(folder: Path, name: str, public: bool) -> Parcel:
         validate_repo_id(name)
     except HFValidationError as error:
         raise InputError(f"{name!r} is no name on the hub: {error}") from None
+    if "/" not in name:
+        raise InputError(f"{name!r} has no owner; give the name of a repository, such as you/{name}")
     if not folder.is_dir():
         raise InputError(f"there is no export {folder}; make it first: burnish export RUN --to adapter")
     refuse_links(folder)
-    return Parcel(folder, name, public, files_of(folder), read_facts(folder))
+    parcel = Parcel(folder, name, public, files_of(folder), read_facts(folder))
+    _refuse_secrets(parcel)
+    return parcel
 
 
 def send(parcel: Parcel) -> str:
@@ -69,6 +75,19 @@ def send(parcel: Parcel) -> str:
     except Exception as error:  # of the HTTP library under the hub's, which has been replaced before
         raise ResourceError(f"the hub cannot be reached ({_first_line(error)}); nothing is lost, try again") from None
     return str(done.commit_url)
+
+
+def _refuse_secrets(parcel: Parcel) -> None:
+    """A system prompt may hold one, and is part of what a LoRA needs."""
+    hide = hider()
+    for file in parcel.files:
+        if file.suffix not in WEIGHTS:
+            text = file.read_text(encoding="utf-8", errors="replace")
+            if hide(text) != text:
+                raise InputError(
+                    f"{file} holds the value of an environment variable that looks like a secret; nothing was sent. "
+                    "Take it out of there (and of the run's settings), or unset the variable if it is none"
+                )
 
 
 def _refuse_other_readers(parcel: Parcel, private: bool | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from burnish.errors import WrongExportError, count
 from burnish.export.source import Answer, Source
 
-# How far log-probabilities may be apart, in nats, by the numbers that the consumer computes with. The same weights in
+# How far log-probabilities may be apart, in nats, by the numbers that the two compute with. The same weights in
 # the same numbers differ by the order of sums alone; rounded weights differ by what rounding costs.
 TOLERANCE = {"float32": 0.01, "float16": 0.25, "bfloat16": 0.5}
 TOLERANCE |= {"f32": 0.05, "f16": 0.1, "q8_0": 1.0}  # llama.cpp's: it sums in other orders, and rounds on the way
@@ -65,9 +65,11 @@ class Sameness:
         return asdict(self) | {"is_right": self.is_right}
 
 
-def compare(source: Source, own: Sequence[Answer], theirs: Sequence[Answer], consumer: str, numbers: str) -> Sameness:
-    """`own` are burnish's answers; `numbers` is what the consumer computes with. burnish scores the consumer's whole
-    answer, so that an answer which went another way at a tie is still compared to its end.
+def compare(
+    source: Source, own: Sequence[Answer], theirs: Sequence[Answer], consumer: str, numbers: Sequence[str]
+) -> Sameness:
+    """`own` are burnish's answers; `numbers` is what burnish and the consumer compute with: the coarser decide. burnish
+    scores the consumer's whole answer, so that an answer which went another way at a tie is still compared to its end.
     """
     gaps: list[float] = []
     differences = []
@@ -87,7 +89,7 @@ def compare(source: Source, own: Sequence[Answer], theirs: Sequence[Answer], con
         largest_gap=max(gaps, default=float("inf")),
         mean_gap=sum(gaps) / len(gaps) if gaps else float("inf"),
         first_difference=differences[0] if differences else None,
-        tolerance=TOLERANCE[numbers],
+        tolerance=max(TOLERANCE[own] for own in numbers),
         largest_loss=max((d.loss for d in differences), default=0.0),
     )
 

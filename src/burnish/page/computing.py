@@ -23,7 +23,8 @@ Message = dict[str, Any]
 
 
 class Computing:
-    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "burnish.page.worker")) -> None:
+    def __init__(self, command: tuple[str, ...] = (sys.executable, "-P", "-m", "burnish.page.worker")) -> None:
+        # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
         self._command = command
         self._busy = threading.Lock()
         self._process: subprocess.Popen[str] | None = None

@@ -41,7 +41,8 @@ def launch(count: int, arguments: Sequence[str], max_restarts: int = 0) -> int:
         shutdown_timeout=STOP_SECONDS,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "burnish", *arguments)
+        # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
+        elastic_launch(config, sys.executable)("-P", "-m", "burnish", *arguments)
     except ChildFailedError as error:
         return exit_code([failure.exitcode for failure in error.failures.values()])
     except SignalException as signalled:

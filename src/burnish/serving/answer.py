@@ -12,9 +12,17 @@ from torch import Tensor
 from burnish.rollout.sampling import Sampler
 from burnish.serving.spoken import Spoken
 
+COLDEST = 1e-4  # a lower temperature would overflow, and always takes the most likely token
+
 MIXED = 0x9E3779B97F4A7C15  # an odd number without a pattern: the seeds of one question lie far from each other
 LARGEST_SEED = 2**63
 IMPOSSIBLE = -9999.0  # stands for minus infinity, which JSON has not
+
+
+def sampler_of(temperature: float, top_k: int, top_p: float) -> Sampler:
+    """As a request or a person asks for it; temperature 0 takes the most likely token."""
+    greedy = temperature < COLDEST
+    return Sampler(1.0 if greedy else temperature, top_k, top_p, greedy=greedy)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from burnish.errors import InputError, nearest
-from burnish.rollout.sampling import Sampler
-from burnish.serving.answer import Question
+from burnish.serving.answer import Question, sampler_of
 from burnish.serving.served import Served, TooLongError, UnknownModelError
 
 MOST_STOPS = 4
@@ -101,7 +100,10 @@ def read(served: Served, kind: str, values: Any, max_answers: int, max_tokens: i
         raise RefusedError(str(error), "model", 404, "model_not_found") from None
     streamed = body.switch("stream")
     how = _how(served, kind, body)
-    prompts = _conversation(served, adapter, body) if kind == "chat" else _texts(served, adapter, body)
+    if kind == "chat":
+        prompts = _conversation(served, adapter, body)
+    else:
+        prompts = _texts(served, adapter, body, max_answers)
     wanted = body.number("max_completion_tokens", 1, 2**31) or body.number("max_tokens", 1, 2**31)
     questions = []
     for ids in prompts:
@@ -133,7 +135,7 @@ def _how(served: Served, kind: str, body: _Body) -> dict[str, Any]:
     if top_p == 0:
         raise RefusedError("top_p is 0, which keeps no token; for the most likely one set temperature to 0", "top_p")
     return {
-        "sampler": Sampler(temperature or 1.0, top_k, top_p, greedy=temperature == 0),
+        "sampler": sampler_of(temperature, top_k, top_p),
         "stop": _stops(body),
         "seed": body.number("seed", 0, LARGEST_SEED),
         "num_answers": body.number("n", 1, 10**6, 1),
@@ -173,11 +175,13 @@ def _tells_usage(body: _Body, streamed: bool) -> bool:
     return bool(options.get("include_usage"))
 
 
-def _texts(served: Served, adapter: str | None, body: _Body) -> list[list[int]]:
+def _texts(served: Served, adapter: str | None, body: _Body, most: int) -> list[list[int]]:
     prompt = body.values.get("prompt")
     several: list[Any] = [prompt]
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         several = prompt
+    if len(several) > most:  # before they are read, which takes time
+        raise RefusedError(f"{len(several)} prompts are asked; {most} are the most at a time", "prompt")
     found = []
     for own in several:
         is_tokens = isinstance(own, list) and all(isinstance(t, int) and not isinstance(t, bool) for t in own)
@@ -211,7 +215,8 @@ def _message(number: int, message: Any) -> dict[str, str]:
         raise RefusedError(f"{where} has {unknown[0]!r:.40}, which is not supported here", where)
     content = message.get("content")
     if isinstance(content, list) and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
-        content = "".join(str(part.get("text", "")) for part in content)
+        texts = [part.get("text") for part in content]
+        content = "".join(texts) if all(isinstance(text, str) for text in texts) else None
     if not isinstance(content, str):
         raise RefusedError(f"{where}.content must be text", where)
     return {"role": ROLES[role], "content": content}

@@ -10,7 +10,7 @@ from typing import Any
 from burnish.errors import InputError, nearest
 from burnish.rollout.sampling import Sampler
 from burnish.runs.disk import write_whole
-from burnish.serving.answer import Question
+from burnish.serving.answer import Question, sampler_of
 from burnish.serving.served import Served
 
 LIMITS: dict[str, tuple[float, float]] = {
@@ -51,7 +51,7 @@ class How:
 
     @property
     def sampler(self) -> Sampler:
-        return Sampler(self.temperature or 1.0, self.top_k, self.top_p, greedy=self.temperature == 0)
+        return sampler_of(self.temperature, self.top_k, self.top_p)
 
 
 @dataclass
@@ -103,13 +103,18 @@ class Conversation:
 
     def save(self, file: str) -> Path:
         """All that was said. Only a file that was saved here is written over."""
-        path = Path(file).expanduser()
-        if path.exists() and path.resolve() not in self._own_files:
-            raise InputError(f"{path} is there already; choose another name")
-        if not path.parent.is_dir():
-            raise InputError(f"there is no folder {path.parent}")
         turns = [{"prompt": t.prompt, "answers": t.answers, "drawn_with": asdict(t.how)} for t in self.turns]
         said: dict[str, Any] = {"run": str(self.served.run.folder), "turns": turns}
-        write_whole(path, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+        try:
+            path = Path(file).expanduser()
+            if path.exists() and path.resolve() not in self._own_files:
+                raise InputError(f"{path} is there already; choose another name")
+            if not path.parent.is_dir():
+                raise InputError(f"there is no folder {path.parent}")
+            write_whole(path, json.dumps(said, indent=2, ensure_ascii=False) + "\n")
+        except InputError:
+            raise
+        except (OSError, RuntimeError, ValueError) as error:  # a folder without rights, a home of nobody, a zero byte
+            raise InputError(f"{file!r:.200} cannot be written ({error}); choose another name") from None
         self._own_files.add(path.resolve())
         return path

@@ -66,8 +66,9 @@ class Served:
 
     def described(self, model: str) -> dict[str, Any]:
         """As /v1/models lists it."""
+        adapter = self.adapter(model)
         base, encoder = self.speakers.setup.base, self.speakers.setup.encoder
-        acts = base.scope == "response" and self.adapter(model) is not None
+        acts = base.scope == "response" and adapter is not None
         return {
             "id": model,
             "object": "model",

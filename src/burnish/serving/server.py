@@ -92,7 +92,8 @@ def _print_start(
         f"{tuned} (tuned) and {start} ({served.models[start]}) answer at http://{shown_host(listening)}:{access.port}/v1"
     )
     if token_is_new:
-        console.print(f"The token, until it ends: {access.token}", highlight=False, soft_wrap=True)
+        heard = Console(stderr=True) if console.quiet else console  # nobody could use the server without it
+        heard.print(f"The token, until it ends: {access.token}", highlight=False, soft_wrap=True)
     if not access.is_local:
         say("Other machines can reach it. The token opens it, and nothing is encrypted: use it in a network you trust.")
     ends = served.described(tuned)["burnish"]["prompts_end_in"]

@@ -55,8 +55,8 @@ def _loaded(console: Console, wish: Wish, run: Run, adapter: Path) -> Work:
 def _distilled(console: Console, wish: Wish, run: Run, folder: Path) -> Work:
     """An ordinary LoRA that was taught just now takes the place of the run's own."""
     pupil = Pupil(console, wish, run)
+    teacher = pupil.teacher_source(run, wish)  # refuses a prompt that cannot be asked, before it is taught
     facts = pupil.taught()
-    teacher = pupil.teacher_source(run, wish)
     with terminal.busy(console, f"teacher and student answer {len(teacher.prompts)} prompts"):
         taught = teacher.answers()
         saved = folder / ".taught"
@@ -102,10 +102,11 @@ class Work:
     """burnish's."""
     facts: dict[str, Any] = field(default_factory=dict)
 
-    def compared(self, consumer: str, numbers: str, answers: Callable[[], list[Answer]]) -> Sameness:
+    def compared(self, consumer: str, answers: Callable[[], list[Answer]], *numbers: str) -> Sameness:
+        """`numbers` are those that the consumer computes with, where they are not burnish's."""
         with terminal.busy(self.console, f"{consumer} loads it and answers"):
             theirs = answers()
-        found = refuse_wrong(compare(self.source, self.own, theirs, consumer, numbers))
+        found = refuse_wrong(compare(self.source, self.own, theirs, consumer, (self.numbers, *numbers)))
         self.console.print(plain(found.sentence), highlight=False)
         return found
 
@@ -121,13 +122,13 @@ def _verified(found: Sameness) -> dict[str, Any]:
 
 def _adapter(work: Work, folder: Path) -> dict[str, Any]:
     write_adapter(work.source, folder)
-    return _verified(work.compared("peft", work.numbers, lambda: consumers.from_peft(work.source, folder)))
+    return _verified(work.compared("peft", lambda: consumers.from_peft(work.source, folder)))
 
 
 def _merged(work: Work, folder: Path) -> dict[str, Any]:
     with terminal.busy(work.console, "folding the adapter into the weights"):
         write_merged(work.source, folder)
-    found = work.compared("transformers", work.numbers, lambda: consumers.from_transformers(work.source, folder))
+    found = work.compared("transformers", lambda: consumers.from_transformers(work.source, folder))
     return _verified(found)
 
 
@@ -173,7 +174,7 @@ def _tried_by_llama_cpp(work: Work, gguf_type: str, model: Path, adapter: Path |
     if not consumers.has_llama_cpp():
         return {"verified": False, "not_verified": consumers.NO_LLAMA_CPP}
     return _verified(
-        work.compared("llama.cpp", gguf_type, lambda: consumers.from_llama_cpp(work.source, model, adapter))
+        work.compared("llama.cpp", lambda: consumers.from_llama_cpp(work.source, model, adapter), gguf_type)
     )
 
 

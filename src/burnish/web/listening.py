@@ -31,7 +31,7 @@ def listen(host: str, ports: Sequence[int]) -> socket.socket:
     """A socket on the first of the ports that is free; 0 is any that is."""
     try:
         family, *_, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    except OSError:
+    except (OSError, UnicodeError):
         raise InputError(f"host {host!r} is not an address; leave --host out for this machine") from None
     for number in ports:
         listening = socket.socket(family, socket.SOCK_STREAM)
