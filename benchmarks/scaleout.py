@@ -8,11 +8,11 @@
 Stopped, it goes on where it was.
 
 `processes`: PPO steps of SmolLM2-135M (or, with `--small`, of a random model of a tenth of its size) by one, two and
-four processes, each with a copy of the base and with the base sharded, all on the same cores: seconds a step, the share
-of them in which processes waited for each other or sent something, the largest peak of a process, and how far losses
-are from those of one process. With `--served` also with responses from a vLLM server that all of them ask. The memory
-that a sharded process may take is known from the unsharded ones: without its share of the base, their peak is what
-adapters, rollout and activations need; to that comes 1/N of the base, and 15 %.
+four processes, each with a copy of the base, and by two with the base sharded, all on the same cores: seconds a step,
+the share of them in which processes waited for each other or sent something, the largest peak of a process, and how far
+losses are from those of one process. With `--served` also with responses from a vLLM server that all of them ask. The
+memory that a sharded process may take is known from the unsharded ones: without its share of the base, their peak is
+what adapters, rollout and activations need; to that comes 1/N of the base, and 15 %.
 
 `rollouts`: the sentiment demo (SmolLM2-135M in float32, 20 tokens, no truncation) with responses that burnish decodes
 itself, and with responses from a vLLM server that runs beside it on the same cores, so that the two take turns. Both
@@ -185,7 +185,7 @@ def processes(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _of_all_worlds(options: argparse.Namespace, job: dict[str, Any], side: str) -> list[dict[str, Any]]:
     rows = MeasuredRows("scaleout_small" if options.small else "scaleout")
     measured: list[dict[str, Any]] = []
-    worlds = [(n, shard) for n in options.processes for shard in ((False, True) if n > 1 else (False,))]
+    worlds = [(n, shard) for n in options.processes for shard in sorted({False, n in options.sharded})]
     for count, shard in worlds:
         given = job | {"shard": shard}
         key = {"part": "processes", "side": side, "processes": count, "shard": shard}
@@ -226,6 +226,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--sharded", type=int, nargs="+", default=[2], help="of these, those with a sharded base too")
     parser.add_argument("--small", action="store_true", help="a random model instead of SmolLM2; nothing is kept")
     parser.add_argument("--served", action="store_true", help="several processes with a vLLM server, too")
     parser.add_argument("--worker", help=argparse.SUPPRESS)

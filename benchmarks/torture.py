@@ -2,6 +2,7 @@
 
     python benchmarks/torture.py                 # about 25 minutes on two cores
     python benchmarks/torture.py --kills 20 --embedded-kills 1 --soak 60
+    python benchmarks/torture.py --parts two     # a run made by two processes; about 10 minutes
 
 Prints a table and, last, one JSON line; all of it but the number of kills must be 0.
 """
@@ -213,26 +214,43 @@ def main() -> None:
     parser.add_argument("--soak", type=int, default=300)
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = make_workplace(Path(scratch) / "work")
-        fork_server = ForkServer(Path(scratch) / "outputs")
-        results: dict[str, dict[str, Any]] = {
-            "kills, tiny model": kills(fork_server, folder, options.kills),
-            "damaged checkpoints": corruptions(fork_server, folder, options.corruptions),
-            "random data files": random_files(fork_server, folder, options.files),
-            "two processes, one run folder": rivals(fork_server, folder, options.pairs),
-        }
-        results["kills, two processes"] = kills_of_two(fork_server, folder, options.kills_of_two)
-        sharded = kills_of_two(fork_server, folder, options.kills_of_two_sharded, "shard=true")
-        results["kills, two processes, sharded"] = sharded
-        fork_server.close()
-        results["kills, embedded model"] = embedded_kills(folder, options.embedded_kills)
-        results["soak"] = soak_of(folder, options.soak)
+    for part in options.parts:  # each has a file and a machine of its own: they may be measured on different days
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = make_workplace(Path(scratch) / "work")
+            fork_server = ForkServer(Path(scratch) / "outputs")
+            results = PARTS[part](fork_server, folder, options)
+            fork_server.close()
+        _tell({"one": "torture"}.get(part, f"torture_{part}"), results)
+
+
+def one_process(fork_server: ForkServer, folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    return {
+        "kills, tiny model": kills(fork_server, folder, options.kills),
+        "damaged checkpoints": corruptions(fork_server, folder, options.corruptions),
+        "random data files": random_files(fork_server, folder, options.files),
+        "two processes, one run folder": rivals(fork_server, folder, options.pairs),
+        "kills, embedded model": embedded_kills(folder, options.embedded_kills),
+        "soak": soak_of(folder, options.soak),
+    }
+
+
+def two_processes(fork_server: ForkServer, folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    return {
+        "kills, two processes": kills_of_two(fork_server, folder, options.kills_of_two),
+        "kills, two processes, sharded": kills_of_two(fork_server, folder, options.kills_of_two_sharded, "shard=true"),
+    }
+
+
+PARTS = {"one": one_process, "two": two_processes}
+
+
+def _tell(name: str, results: dict[str, dict[str, Any]]) -> None:
     table = Table("torment", "result")
-    for name, result in results.items():
-        table.add_row(name, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.items()))
+    for torment, result in results.items():
+        table.add_row(torment, ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result.items()))
     Console(width=110).print(table)
 
     def total(key: str) -> int:
@@ -241,7 +259,7 @@ def main() -> None:
     summary = {
         key: total(key) for key in ("kills", "mismatches", "silent_loads", "tracebacks", "other_exit_codes", "leaks")
     }
-    write_results("torture", {"machine": machine(), "results": results, "summary": summary})
+    write_results(name, {"machine": machine(), "results": results, "summary": summary})
     if any(value for key, value in summary.items() if key != "kills"):
         raise SystemExit(json.dumps(summary))
 

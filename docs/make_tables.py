@@ -538,7 +538,12 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         processes,
         on_paper_scaleout,
     )
-} | {"tldr_pipeline": pipeline, "sentiment_pipeline": pipeline, "reward_model_more": reward_model}
+} | {
+    "tldr_pipeline": pipeline,
+    "sentiment_pipeline": pipeline,
+    "reward_model_more": reward_model,
+    "torture_two": torture,
+}
 
 
 def with_results(page: str) -> str:

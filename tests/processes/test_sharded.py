@@ -104,3 +104,17 @@ def test_layers_wait_in_the_machines_memory_only_if_asked_to(monkeypatch, offloa
     model = tiny_model()
     sharded.shard(model, model.model.layers, torch.device("cpu"), offload)
     assert [type(policy).__name__ for policy in given] == [name] * 3  # two layers, embeddings with the head
+
+
+def test_the_largest_piece_that_is_put_together_counts_for_memory(monkeypatch):
+    monkeypatch.setattr(sharded, "is_sharded", lambda weight: True)
+    model = tiny_model()
+    assert sharded.largest_piece(model) == 0
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+    head.weight = embeddings.weight
+    embeddings.spread = head.spread = (0, None)
+    assert sharded.largest_piece(model) == embeddings.weight.nbytes  # shared: once
+    layer = model.model.layers[0]
+    layer.spread = (1, None)
+    of_layer = sum(weight.nbytes for weight in layer.parameters())
+    assert sharded.largest_piece(model) == max(of_layer, embeddings.weight.nbytes)

@@ -100,6 +100,16 @@ def nbytes_here(weight: Tensor) -> int:
     return weight.to_local().nbytes if is_sharded(weight) else weight.nbytes  # type: ignore[attr-defined]
 
 
+def largest_piece(model: nn.Module) -> int:
+    """Bytes of the largest part that is put together at a time; 0 if the model is not sharded."""
+    pieces: dict[int, dict[int, int]] = {}
+    for module in model.modules():
+        if hasattr(module, "spread"):
+            weights = {id(weight): weight.nbytes for weight in module.parameters() if is_sharded(weight)}
+            pieces.setdefault(module.spread[0], {}).update(weights)  # those that modules share count once
+    return max((sum(own.values()) for own in pieces.values()), default=0)
+
+
 def _used_elsewhere(model: nn.Module, layers: nn.ModuleList) -> set[nn.Parameter]:
     """Weights that belong to no layer, or to several."""
     owners: dict[nn.Parameter, int] = {}

@@ -9,7 +9,7 @@ import torch
 
 from burnish.decoder.base_identity import base_weights
 from burnish.decoder.memory import held_bytes
-from burnish.decoder.sharded import nbytes_here
+from burnish.decoder.sharded import largest_piece, nbytes_here
 from burnish.models.role import ScalarModel
 from burnish.ppo.step_memory import GROWTH, HOLES, MEGABYTE, Work, sizes_of, work_of
 
@@ -74,4 +74,5 @@ def _peak(trainer: PPOTrainer, work: Work) -> float:
     held = torch.cuda.memory_allocated(device) if device.type == "cuda" else held_bytes()
     prompts_to_read = max(work.prompts - trainer.base.prompt_cache.nbytes, 0)
     trained = sum(own.role.nbytes for own in trainer.model_trainer.updates.values())
-    return held + HOLES * (GROWTH * trained + prompts_to_read + work.largest_phase)
+    gathered = largest_piece(trainer.base.model)
+    return held + gathered + HOLES * (GROWTH * trained + prompts_to_read + work.largest_phase)
