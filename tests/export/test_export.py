@@ -20,13 +20,15 @@ from typer.testing import CliRunner
 
 from burnish.cli.app import app
 from burnish.errors import InputError, WrongExportError
+from burnish.evaluation.measure import evaluate
 from burnish.export import gguf_files
+from burnish.export.distillation import ReadsPrompts, acting_on
 from burnish.export.merged import generation_config
 from burnish.export.same_answers import compare
 from burnish.export.source import Answer
 from burnish.stages import exporting
 from burnish.stages.export import Wish, export
-from tiny import tiny_model, tiny_tokenizer
+from tiny import PROMPTS, perturb, tiny_model, tiny_tokenizer, tiny_trainer
 
 needs_llama_cpp = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs llama.cpp: pip install xllamacpp")
 
@@ -245,6 +247,25 @@ def test_a_response_scope_adapter_becomes_an_ordinary_lora_that_can_be_merged(pl
     save_file({k: 0.5 * v for k, v in load_file(weights).items()}, weights)  # as if it were another run's
     told = told_by(lambda: made(response_run, "merged", output=str(tmp_path / "other"), lora=str(tmp_path / "lora")))
     assert "was not made from the adapter of" in told
+
+
+def test_an_ordinary_lora_reads_the_prompt_and_its_judge_does_not():
+    """The reward model, an adapter on the same base, has to judge both as it was trained to."""
+    scopes = []
+
+    def reward(prompts, responses):
+        scopes.append(trainer.base.scope)
+        return [0.0] * len(responses)
+
+    trainer = tiny_trainer(reward)
+    perturb(trainer)
+    trainer.generator.agree_on_invocation(PROMPTS)
+    trained = evaluate(trainer, PROMPTS)
+    ordinary = evaluate(trainer, PROMPTS, engine=ReadsPrompts())
+    assert set(scopes) == {"response"}
+    assert trained.texts != ordinary.texts
+    with acting_on(trainer.base, "sequence"):
+        assert evaluate(trainer, PROMPTS).texts == ordinary.texts
 
 
 def test_a_lora_that_the_run_did_not_teach_is_not_exported_as_its_own(response_run, sequence_run, tmp_path):

@@ -104,9 +104,10 @@ def largest_piece(model: nn.Module) -> int:
     """Bytes of the largest part that is put together at a time; 0 if the model is not sharded."""
     pieces: dict[int, dict[int, int]] = {}
     for module in model.modules():
-        if hasattr(module, "spread"):
+        spread: Any = getattr(module, "spread", None)
+        if spread is not None:
             weights = {id(weight): weight.nbytes for weight in module.parameters() if is_sharded(weight)}
-            pieces.setdefault(module.spread[0], {}).update(weights)  # those that modules share count once
+            pieces.setdefault(spread[0], {}).update(weights)  # those that modules share count once
     return max((sum(own.values()) for own in pieces.values()), default=0)
 
 

@@ -18,6 +18,7 @@ from burnish.ppo.ppo_trainer import PPOTrainer
 from burnish.ppo.reward_computer import MOSTLY_FAILED, RewardComputer
 from burnish.processes import world
 from burnish.rewards.words import rouge_l
+from burnish.rollout.rollout import Engine
 from burnish.sa_pairs.table import SAPairs
 from burnish.text import visible
 
@@ -30,14 +31,17 @@ def evaluate(
     speaker: PolicyModel | None = None,
     second_reward: RewardComputer | None = None,
     seed: int = EVAL_SEED,
+    engine: Engine | None = None,
 ) -> Evaluation:
-    """One sampled answer per prompt, by the policy or another speaker. The training's random stream is not touched."""
+    """One sampled answer per prompt, by the policy or another speaker (and engine). The training's random stream is not
+    touched.
+    """
     generator = torch.Generator(trainer.base.device).manual_seed(seed)
     result = Evaluation()
     base_model = LanguageModel(trainer.base, adapter=None)
     for first in range(0, len(prompts), trainer.config.batch_size):
         batch = list(prompts[first : first + trainer.config.batch_size])
-        pairs, texts = trainer.generator.generate_sequences(batch, generator, speaker=speaker)
+        pairs, texts = trainer.generator.generate_sequences(batch, generator, speaker=speaker, engine=engine)
         assert pairs.finished is not None
         result.prompts += batch
         result.texts += texts

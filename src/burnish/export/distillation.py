@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from burnish.decoder.shared_base import SharedBase
 from burnish.models.policy_model import PolicyModel
 from burnish.models.updates import Batch, Items, Sums, Updates
 from burnish.rollout.local import LocalEngine
+from burnish.rollout.rollout import Rollout
 from burnish.rollout.sampling import Sampler
 from burnish.sa_pairs.table import SAPairs
 
@@ -70,6 +71,25 @@ def acting_on(base: SharedBase, scope: str) -> Iterator[None]:
         yield
     finally:
         base.scope, base.invocation = before, invocation
+
+
+class ReadsPrompts:
+    """An engine for the student, which reads the prompt too. Only while it answers: reference and reward model act as
+    they were trained, and judge its answers as they judge the teacher's.
+    """
+
+    def generate(
+        self,
+        speaker: PolicyModel,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        sampler: Sampler,
+        generator: torch.Generator | None = None,
+        stop_ids: Sequence[int] | None = None,
+    ) -> Rollout:
+        with acting_on(speaker.base, "sequence"):
+            rollout = LocalEngine().generate(speaker, prompts, max_new_tokens, sampler, generator, stop_ids)
+        return replace(rollout, context=None)  # what it has read is its own
 
 
 class Distillation:

@@ -13,7 +13,7 @@ from burnish.data import prompts_of
 from burnish.errors import InputError, RewardFailedError, WrongExportError
 from burnish.evaluation.evaluation import Evaluation, both_scored
 from burnish.evaluation.measure import evaluate
-from burnish.export.distillation import LEARNING_RATE, MOST_UPDATES, Distillation, Learned, acting_on
+from burnish.export.distillation import LEARNING_RATE, MOST_UPDATES, Distillation, Learned, ReadsPrompts, acting_on
 from burnish.export.source import Source
 from burnish.models.adapter_files import load_adapter, save_adapter
 from burnish.models.policy_model import PolicyModel
@@ -94,8 +94,7 @@ class Pupil:
         try:
             with terminal.busy(self.console, f"both answer {len(prompts)} held-out prompts"):
                 before = evaluate(trainer, prompts, self.teacher, second)
-                with acting_on(trainer.base, "sequence"):
-                    after = evaluate(trainer, prompts, self.student, second)
+                after = evaluate(trainer, prompts, self.student, second, engine=ReadsPrompts())
             before, after = both_scored(before, after)
         except (RewardFailedError, InputError) as error:
             warnings.warn(f"the reward of teacher and student could not be measured: {error}", stacklevel=2)
