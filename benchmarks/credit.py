@@ -46,11 +46,12 @@ def measure(config: TrainConfig, num_prompts: int, positions: int, continuations
     trainer.generator.agree_on_invocation([*prompts.train, *prompts.held_out])
     history = trainer.train(prompts.train)
     credit = measure_credit(trainer, prompts.held_out[:num_prompts], positions, continuations)
+    found = credit.as_dict()
     return {
         "reward": evaluate(trainer, prompts.held_out).table()["reward"],
         "explained_variance": [round(s["explained_variance"], 3) for s in history if "explained_variance" in s],
-        "agreements": credit.as_dict()["agreements"],
-        "foreseeable": credit.as_dict()["foreseeable"],
+        "agreements": found["agreements"],
+        "foreseeable": found["foreseeable"],
     }
 
 

@@ -17,7 +17,9 @@ from burnish.errors import InputError, ResourceError, WrongExportError
 from burnish.export import consumers, conversion
 from burnish.export.card import without_home
 from burnish.export.exported import write_facts, written_whole
+from burnish.page import start
 from burnish.page.computing import Computing
+from burnish.system.modules import OWN_PYTHON
 
 
 def test_of_two_exports_to_one_place_the_first_is_kept_whole_and_the_second_is_refused(tmp_path):
@@ -93,7 +95,7 @@ def test_nothing_of_the_folder_one_is_in_is_run(tmp_path, monkeypatch):
     with pytest.raises(WrongExportError):
         consumers.from_llama_cpp(source, tmp_path / "none.gguf")
     assert not (tmp_path / "ran").exists()
-    assert Computing()._command[1:3] == ("-P", "-m")  # the page's own process, which takes longer to start
+    assert Computing()._command[:2] == start.COMMAND[:2] == OWN_PYTHON  # the page's, which take longer to start
 
 
 def test_a_llama_cpp_that_takes_for_ever_is_told_with_the_limit(monkeypatch):

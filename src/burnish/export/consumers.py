@@ -6,7 +6,6 @@ import json
 import math
 import re
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from burnish.errors import ResourceError, WrongExportError, count
 from burnish.export import llama_cpp
 from burnish.export.adapter import START
 from burnish.export.source import Answer, Source
+from burnish.system.modules import OWN_PYTHON
 
 LONGEST = 1800  # seconds for llama.cpp to load two files and to answer
 NO_LLAMA_CPP = "llama.cpp is not installed here; get it with: pip install xllamacpp"
@@ -75,8 +75,7 @@ def from_llama_cpp(source: Source, model: Path, adapter: Path | None = None) -> 
         "max_new_tokens": source.most_tokens,
         "stop_ids": source.base.stop_ids,
     }
-    # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
-    command = [sys.executable, "-P", "-m", llama_cpp.__name__]
+    command = [*OWN_PYTHON, "-m", llama_cpp.__name__]
     try:
         ended = subprocess.run(
             command,

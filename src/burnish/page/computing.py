@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -14,6 +13,8 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from burnish.system.modules import OWN_PYTHON
 
 IDLE = 300.0  # seconds after which it is ended
 SILENT = 900.0  # seconds without a word after which it hangs: loading a large model takes minutes
@@ -23,8 +24,7 @@ Message = dict[str, Any]
 
 
 class Computing:
-    def __init__(self, command: tuple[str, ...] = (sys.executable, "-P", "-m", "burnish.page.worker")) -> None:
-        # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
+    def __init__(self, command: tuple[str, ...] = (*OWN_PYTHON, "-m", "burnish.page.worker")) -> None:
         self._command = command
         self._busy = threading.Lock()
         self._process: subprocess.Popen[str] | None = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -26,12 +25,13 @@ from burnish.runs.disk import without_links, write_whole
 from burnish.runs.run import Run
 from burnish.stages.stage import STAGES
 from burnish.system.lives import of_its_own
+from burnish.system.modules import OWN_PYTHON
 
 FIRST = ("run_name", "model_name", "prompts", "demonstrations", "preferences", "scores", "reward", "sft", "recipe",
          "steps", "learning_rate")  # fmt: skip
 """What one sets first; the others follow by section."""
 OURS = ("run_dir",)  # the page's own folder
-COMMAND = (sys.executable, "-c", "from burnish.cli import main; main()")
+COMMAND = (*OWN_PYTHON, "-c", "from burnish.cli import main; main()")
 BEYOND = 10**6  # a limit that nobody meets is not told
 LOG_BYTES = 8000  # the last ones
 starting = threading.Lock()

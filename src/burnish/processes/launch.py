@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 
 from burnish.errors import InputError, LostProcessError
 from burnish.processes import world
+from burnish.system.modules import OWN_PYTHON
 
 STOP_SECONDS = 600  # for the step that is under way when the launcher is asked to stop
 
@@ -41,8 +41,8 @@ def launch(count: int, arguments: Sequence[str], max_restarts: int = 0) -> int:
         shutdown_timeout=STOP_SECONDS,
     )
     try:
-        # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
-        elastic_launch(config, sys.executable)("-P", "-m", "burnish", *arguments)
+        python, *options = OWN_PYTHON
+        elastic_launch(config, python)(*options, "-m", "burnish", *arguments)
     except ChildFailedError as error:
         return exit_code([failure.exitcode for failure in error.failures.values()])
     except SignalException as signalled:

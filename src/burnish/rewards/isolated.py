@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from burnish.data.records import reference_of
 from burnish.errors import InputError, RewardFailedError
+from burnish.system.modules import OWN_PYTHON
 from burnish.system.pipes import Pipes, pipes_of
 from burnish.text import without_secrets
 
@@ -33,8 +33,7 @@ class IsolatedFunction:
     def start(self) -> IsolatedFunction:
         """The worker, up and running; a file or function that cannot be used is refused."""
         if self._worker is None or self._worker.poll() is not None:
-            # -P: modules come from where Python is installed, not from the folder that burnish happens to be called in
-            command = [sys.executable, "-P", "-m", "burnish.rewards.worker", self.address, str(os.getpid())]
+            command = [*OWN_PYTHON, "-m", "burnish.rewards.worker", self.address, str(os.getpid())]
             self._unread = b""
             self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
             self._pipes = pipes_of(self._worker)
