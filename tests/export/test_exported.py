@@ -121,6 +121,13 @@ def test_what_a_script_says_in_another_encoding_is_still_told(tmp_path, monkeypa
         conversion._convert(conversion.MODEL_SCRIPT, [], tmp_path / "model.gguf")
 
 
+def test_a_package_that_a_script_lacks_is_named_with_the_command_that_gets_it(tmp_path, monkeypatch):
+    (tmp_path / conversion.MODEL_SCRIPT).write_text("import no_such_package.part")
+    monkeypatch.setenv(conversion.WHERE, str(tmp_path))
+    with pytest.raises(InputError, match=r"needs a package that is not here: pip install no_such_package$"):
+        conversion._convert(conversion.MODEL_SCRIPT, [], tmp_path / "model.gguf")
+
+
 # --------------------------------------------------------------------------------------------------------- the card
 
 

