@@ -24,6 +24,7 @@ def main() -> None:
         max_new_tokens=job["max_new_tokens"],
         kl_coef=job["kl_coef"],
         reward=job["reward"],
+        max_kl=None,  # a rate that is too high is seen to fail, as the peers' are; they have no such guard
         **job["settings"],
     )
     trainer = PPOTrainer(config)
