@@ -104,23 +104,6 @@ def scaling(results: dict[str, Any]) -> str:
 
 
 def time_to_reward(results: dict[str, Any]) -> str:
-    rows = []
-    for ours, theirs in zip(results["rows"][::2], results["rows"][1::2], strict=True):
-        more = "" if theirs["reached"] else "more than "
-        rows.append(
-            [
-                str(ours["seed"]),
-                f"{ours['seconds']:.0f} s ({ours['steps']} steps)",
-                f"{more}{theirs['seconds']:.0f} s ({theirs['steps']} steps, then at {theirs['rewards'][-1]:.2f})",
-                f"{more}**{theirs['seconds'] / ours['seconds']:.1f}x**",
-            ]
-        )
-    sweep = ", ".join(f"{r['seconds']:.0f} s at {r['learning_rate']:g}" for r in results["sweep"])
-    rates = f"TRL's learning rates on seed {results['sweep'][0]['seed']}:\n{sweep}. The best of them serves all seeds."
-    return "\n\n".join([table(["seed", "burnish", "TRL 1.12.0", "sooner"], rows), rates, measured_on(results)])
-
-
-def sooner(results: dict[str, Any]) -> str:
     """One row per method: steps and seconds of each seed."""
     rows = []
     for r in results["rows"]:
@@ -518,7 +501,6 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         step_profile,
         scaling,
         time_to_reward,
-        sooner,
         scopes,
         groups,
         tricks,
