@@ -45,11 +45,12 @@ def measure_seeds(name: str, parser: ArgumentParser, configure: Configure) -> No
     """The whole benchmark: every seed from data to verdict, the table, the results."""
     parser.add_argument("data", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="report other seeds than settings were chosen on")
     options = parser.parse_args()
-    size = {k: v for k, v in vars(options).items() if k not in ("data", "seeds")}
+    size = {k: v for k, v in vars(options).items() if k not in ("data", "seeds", "first_seed")}
     measured = MeasuredRows(name)
     rows = []
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         with tempfile.TemporaryDirectory() as folder:
             config = configure(options, Path(folder), seed)
             stages = [stage.model_dump(mode="json") for stage in (config.sft, config.reward_model, config.ppo) if stage]

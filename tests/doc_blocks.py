@@ -118,7 +118,7 @@ class Terminal:
 
 SMALL = {
     "train": ["steps=1", "epochs=1", "max_new_tokens=4", "best_of=1", "max_kl=null"],
-    "pipeline": """ppo.steps=1 ppo.epochs=1 model.max_new_tokens=4 ppo.best_of=1 ppo.max_kl=null
+    "pipeline": """ppo.steps=1 ppo.epochs=1 model.max_new_tokens=8 ppo.best_of=1 ppo.max_kl=null
         reward_model.epochs=1 reward_model.num_centring_prompts=2""".split(),
     "reward": ["num_centring_prompts=2"],
     "credit": ["--prompts", "2", "--positions", "1", "--continuations", "2"],

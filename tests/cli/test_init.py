@@ -88,7 +88,7 @@ def test_the_next_command_runs(here, fork_server, model, name):
     overrides = [*SMALL, f"model_name={model}"]
     if TEMPLATES[name].command == "pipeline":
         overrides = [
-            *(f"model.{own}" for own in (f"model_name={model}", "max_new_tokens=4", "lora_layers=all")),
+            *(f"model.{own}" for own in (f"model_name={model}", "max_new_tokens=8", "lora_layers=all")),
             *("sft.epochs=1", "sft.batch_size=30", "reward_model.epochs=1", "reward_model.batch_size=48"),
             *(f"ppo.{own}" for own in ("steps=1", "batch_size=8", "mini_batch_size=4", "max_kl=null")),
         ]

@@ -21,7 +21,7 @@ from burnish.evaluation.intervals import (
 from burnish.evaluation.paired import ENOUGH, compare
 from burnish.evaluation.verdict import judge
 from burnish.runs.run import Run
-from burnish.stages.evaluate import verdict_table
+from burnish.stages.evaluate import verdict_table, write_verdict
 from tiny import tiny_config
 
 
@@ -308,6 +308,43 @@ def test_text_that_got_worse_means_over_optimised(symptom, word):
     verdict = judge(evaluation(LOW), evaluation(HIGH, **symptom))
     assert verdict.outcome == "over-optimised"
     assert word in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("tokens", "kl_price", "advice"),
+    [
+        # The start model pays 1 nat for 10 tokens: 4 of them save 0.4 nats. The reward has gained 1.
+        (
+            6.0,
+            1.0,
+            "Charge the KL in the loss (kl_in: loss, kl_estimator: exact): in the reward, ending early saves 0.40",
+        ),
+        (6.0, 0.6, "Raise kl_coef, or"),  # 0.24
+        (6.0, 0.0, "Raise kl_coef, or"),
+        (14.0, 1.0, "Raise kl_coef, or"),
+    ],
+)
+def test_a_higher_price_is_no_advice_where_ending_early_saves_it(tokens, kl_price, advice):
+    told = [
+        judge(evaluation(LOW, second=HIGH), evaluation(HIGH, second=LOW, tokens=tokens), kl_price=kl_price),
+        judge(evaluation(LOW), evaluation(HIGH, surprise=2.0, tokens=tokens), kl_price=kl_price),
+    ]
+    assert all(verdict.outcome == "over-optimised" and advice in verdict.sentence for verdict in told)
+
+
+def test_better_more_often_is_not_taken_for_a_gain_that_was_saved():
+    often = [0.1] * 33 + [-0.6] * 7  # 33 to 7, yet -0.02 on average
+    verdict = judge(evaluation(LOW), evaluation(often, surprise=2.0))
+    assert verdict.outcome == "over-optimised"
+    assert "Raise kl_coef, or" in verdict.sentence
+
+
+@pytest.mark.parametrize(("place", "advice"), [("reward", "ending early saves 0.40"), ("loss", "Raise kl_coef, or")])
+def test_the_verdict_of_a_run_knows_where_its_kl_was_charged(tmp_path, place, advice):
+    estimator = "k1" if place == "reward" else "exact"
+    run = Run.new(tmp_path, place).begin(tiny_config(kl_coef=1.0, kl_in=place, kl_estimator=estimator))
+    sides = evaluation(LOW, second=HIGH), evaluation(HIGH, second=LOW, tokens=6.0)
+    assert advice in write_verdict(Console(quiet=True), run, *sides, None, 1).sentence
 
 
 def test_people_have_the_last_word():

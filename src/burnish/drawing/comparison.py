@@ -67,4 +67,6 @@ def who_won(verdict: dict[str, Any]) -> list[tuple[str, str, str]]:
     if best := verdict["best_of_n"]:
         beaten = f"beaten on {best['tuned_beats_it']:.0%}"
         rows.append((f"start's best of {best['n']:.0f}", f"{best['reward']:.3f}", beaten))
+    for habit in verdict.get("habits", []):
+        rows.append((f'answers that say "{habit["phrase"]}"', f"{habit['start']}", f"{habit['tuned']}"))
     return rows

@@ -12,7 +12,7 @@ from typing import Any
 from burnish.data.records import prompt_key
 from burnish.errors import RewardFailedError
 from burnish.evaluation.intervals import by_group, half_interval
-from burnish.rewards.words import words
+from burnish.rewards.words import ngrams, words
 
 
 @dataclass
@@ -81,5 +81,5 @@ def both_scored(start: Evaluation, tuned: Evaluation) -> tuple[Evaluation, Evalu
 
 def distinct(texts: Sequence[str], n: int) -> float:
     """Share of different n-grams of words among all of them: how varied the answers are together."""
-    grams = [tuple(w[i : i + n]) for w in map(words, texts) for i in range(len(w) - n + 1)]
+    grams = [gram for text in texts for gram in ngrams(words(text), n)]
     return len(set(grams)) / len(grams) if grams else 0.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from burnish.data.records import prompt_key
 from burnish.drawing.notebook import html_of_verdict
 from burnish.evaluation.evaluation import Evaluation, distinct
+from burnish.evaluation.habits import Habit, new_habits
 from burnish.evaluation.paired import ENOUGH, MIN_DECIDED, SMALL_GAIN, PairedComparison, compare
 
 # Beyond these, better scores come with worse text.
@@ -15,6 +17,8 @@ MAX_PERPLEXITY_RATIO = 2.0
 MIN_DISTINCT_RATIO = 0.7
 MAX_LENGTH_RATIO = 2.0
 MIN_FINISHED_RATIO = 0.7
+# Of the gain in reward: so much KL saved by ending early is a reason to charge it elsewhere.
+SAVED_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Verdict:
     human_wins: PairedComparison | None
     best_of_n: dict[str, float] | None
     """n, mean reward of the start model's best of n answers, and on which share of the prompts tuned is better."""
+    habits: list[Habit] = field(default_factory=list)
+    """What clearly more answers say than before."""
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -37,6 +43,7 @@ class Verdict:
             "win_rate_by_second_reward": self.second_wins and self.second_wins.as_dict(),
             "win_rate_by_people": self.human_wins and self.human_wins.as_dict(),
             "best_of_n": self.best_of_n,
+            "habits": [asdict(habit) for habit in self.habits],
         }
 
     def _repr_html_(self) -> str:
@@ -49,11 +56,14 @@ def judge(
     tuned: Evaluation,
     best_of_n: tuple[int, Evaluation] | None = None,
     human_wins: PairedComparison | None = None,
+    kl_price: float = 0.0,
 ) -> Verdict:
-    """People's word counts most, then the second reward, then the reward that was trained on."""
+    """People's word counts most, then the second reward, then the reward that was trained on. `kl_price` is what a nat
+    cost in the reward; 0 where the KL was charged in the loss alone.
+    """
     wins = _compared(start, tuned, "reward")
     second = _compared(start, tuned, "second_reward") if start.second_reward else None
-    outcome, reason = _outcome(start, tuned, wins, second, human_wins)
+    outcome, reason = _outcome(start, tuned, wins, second, human_wins, kl_price)
     sentence = f"{_OPENING[outcome]}: reward {wins} ({wins.share}); {reason}"
     finished = _compared(start, tuned, "finished")
     if finished.prefers_start and _fewer_finish(finished) not in reason:
@@ -67,7 +77,13 @@ def judge(
             f". Taking the best of {n} answers of the start model gives {against.means[0]:.2f} "
             f"at {n} times the cost of an answer"
         )
-    return Verdict(outcome, sentence + ".", wins, second, human_wins, best)
+    return Verdict(outcome, sentence + ".", wins, second, human_wins, best, _habits(start, tuned))
+
+
+def _habits(start: Evaluation, tuned: Evaluation) -> list[Habit]:
+    """Of one answer to each different prompt, the last."""
+    places = list({prompt_key(prompt): place for place, prompt in enumerate(start.prompts)}.values())
+    return new_habits(start.at(places).texts, tuned.at(places).texts)
 
 
 def _compared(start: Evaluation, tuned: Evaluation, measure: str) -> PairedComparison:
@@ -90,6 +106,7 @@ def _outcome(
     wins: PairedComparison,
     second: PairedComparison | None,
     people: PairedComparison | None,
+    kl_price: float,
 ) -> tuple[str, str]:
     if people is not None and people.prefers_tuned:
         return "worth it", f"people who compared blindly say so: {people.tally} ({people.share})"
@@ -103,11 +120,15 @@ def _outcome(
         return _without_a_clear_gain(wins)
     if second is not None and (second.prefers_start or second.at_odds):
         says = f"finds it {_at_odds(second)}" if second.at_odds else "prefers the start model"
-        return "over-optimised", (
-            f"a reward that it was not trained on {says} ({second}). Raise kl_coef, or stop earlier"
+        return (
+            "over-optimised",
+            f"a reward that it was not trained on {says} ({second}). {_advice(start, tuned, wins.change, kl_price)}",
         )
     if signs := signs_of_overoptimisation(start, tuned):
-        return "over-optimised", f"the text shows it: {'; '.join(signs)}. Raise kl_coef, or stop earlier"
+        return (
+            "over-optimised",
+            f"the text shows it: {'; '.join(signs)}. {_advice(start, tuned, wins.change, kl_price)}",
+        )
     if second is not None and second.prefers_tuned:
         return "worth it", f"a reward that it was not trained on agrees ({second})"
     if second is not None:
@@ -148,6 +169,21 @@ def _without_a_clear_gain(wins: PairedComparison) -> tuple[str, str]:
 def _at_odds(wins: PairedComparison) -> str:
     often, rarely = "better more often, but worse on average", "better on average, but worse more often"
     return often if wins.by_count > 0 else rarely
+
+
+def _advice(start: Evaluation, tuned: Evaluation, gain: float, kl_price: float) -> str:
+    """What to change after over-optimisation. Charged in the reward, a KL lets every token cost something, most of all
+    with top-k and top-p; answers that end early save it, and a higher price would shorten them further.
+    """
+    measures = [{name: mean for name, (mean, _) in side.table().items()} for side in (start, tuned)]
+    before, after = (side["tokens"] for side in measures)
+    saved = kl_price * measures[0].get("kl", 0.0) * (1 - after / before)
+    if saved > SAVED_SHARE * max(gain, 0.0):  # better more often is no gain on average
+        return (
+            "Charge the KL in the loss (kl_in: loss, kl_estimator: exact): in the reward, ending early saves "
+            f"{saved:.2f} of it. Or stop earlier"
+        )
+    return "Raise kl_coef, or stop earlier"
 
 
 def _fewer_finish(finished: PairedComparison) -> str:

@@ -28,6 +28,10 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
+def ngrams(said: Sequence[str], size: int) -> list[tuple[str, ...]]:
+    return [tuple(said[n : n + size]) for n in range(len(said) - size + 1)]
+
+
 def stem(word: str) -> str:
     """Enough to let "moving" meet "moved": the common endings off, four letters stay."""
     word = word.removesuffix("'s")

@@ -129,7 +129,9 @@ def write_verdict(
 ) -> Verdict:
     """`best` are the start model's best of `best_of` answers."""
     human = people.wins(run, start, tuned)
-    verdict = judge(start, tuned, None if best is None else (best_of, best), human)
+    settings = run.settings
+    kl_price = settings.get("kl_coef", 0.0) if settings.get("kl_in") != "loss" else 0.0
+    verdict = judge(start, tuned, None if best is None else (best_of, best), human, kl_price)
     answers = [
         {"prompt": p, "start": s, "tuned": t} | ({"messages": chat} if (chat := messages_of(p)) else {})
         for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
