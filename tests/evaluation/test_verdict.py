@@ -347,6 +347,13 @@ def test_the_verdict_of_a_run_knows_where_its_kl_was_charged(tmp_path, place, ad
     assert advice in write_verdict(Console(quiet=True), run, *sides, None, 1).sentence
 
 
+def test_the_verdict_knows_a_price_that_has_drifted(tmp_path):
+    run = Run.new(tmp_path, "drifted").begin(tiny_config(kl_coef=0.1, adaptive_kl_target=1.0))
+    run.path("metrics.jsonl").write_text('{"step": 0, "kl_coef": 0.5}\n{"step": 1, "kl_coef": 1.0}\n')
+    sides = evaluation(LOW, second=HIGH), evaluation(HIGH, second=LOW, tokens=6.0)
+    assert "ending early saves 0.40" in write_verdict(Console(quiet=True), run, *sides, None, 1).sentence
+
+
 def test_people_have_the_last_word():
     people = compare([0.0] * 20, [1.0] * 14 + [0.0] * 4 + [-1.0] * 2)
     verdict = judge(evaluation(LOW), evaluation(HIGH, surprise=3.0), human_wins=people)

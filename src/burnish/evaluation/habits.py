@@ -17,7 +17,7 @@ Phrase = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Habit:
-    """A phrase, and in how many answers of start and tuned model it stands."""
+    """A phrase, and how many answers of the start and of the tuned model contain it."""
 
     phrase: str
     start: int
@@ -57,8 +57,8 @@ def _prompts_by_phrase(more: Sequence[set[Phrase]], less: Sequence[set[Phrase]])
 
 
 def _common(said: Sequence[Sequence[str]]) -> set[Phrase]:
-    """What enough answers of both sides say to be tested. Phrases are built from common parts, so that those of long
-    answers, nearly all of them rare, need no room.
+    """Phrases that enough answers, of both sides together, contain to be tested. They are built from common parts, so
+    that those of long answers, nearly all of them rare, need no room.
     """
     found: set[Phrase] = set()
     parts: set[Phrase] = {()}

@@ -81,7 +81,7 @@ def judge(
 
 
 def _habits(start: Evaluation, tuned: Evaluation) -> list[Habit]:
-    """Of one answer to each different prompt, the last."""
+    """From the last answer to each different prompt."""
     places = list({prompt_key(prompt): place for place, prompt in enumerate(start.prompts)}.values())
     return new_habits(start.at(places).texts, tuned.at(places).texts)
 
@@ -172,18 +172,22 @@ def _at_odds(wins: PairedComparison) -> str:
 
 
 def _advice(start: Evaluation, tuned: Evaluation, gain: float, kl_price: float) -> str:
-    """What to change after over-optimisation. Charged in the reward, a KL lets every token cost something, most of all
-    with top-k and top-p; answers that end early save it, and a higher price would shorten them further.
+    """What to change after over-optimisation. Charging the KL in the reward makes every token cost something, most of
+    all with top-k and top-p; answers that end early save it, and a higher price would shorten them further.
     """
-    measures = [{name: mean for name, (mean, _) in side.table().items()} for side in (start, tuned)]
-    before, after = (side["tokens"] for side in measures)
-    saved = kl_price * measures[0].get("kl", 0.0) * (1 - after / before)
+    means = _means(start, tuned)
+    before, after = (side["tokens"] for side in means)
+    saved = kl_price * means[0].get("kl", 0.0) * (1 - after / before)
     if saved > SAVED_SHARE * max(gain, 0.0):  # better more often is no gain on average
         return (
             "Charge the KL in the loss (kl_in: loss, kl_estimator: exact): in the reward, ending early saves "
-            f"{saved:.2f} of it. Or stop earlier"
+            f"{saved:.2f} in KL charges. Or stop earlier"
         )
     return "Raise kl_coef, or stop earlier"
+
+
+def _means(start: Evaluation, tuned: Evaluation) -> list[dict[str, float]]:
+    return [{name: mean for name, (mean, _) in side.table().items()} for side in (start, tuned)]
 
 
 def _fewer_finish(finished: PairedComparison) -> str:
@@ -193,7 +197,7 @@ def _fewer_finish(finished: PairedComparison) -> str:
 def signs_of_overoptimisation(start: Evaluation, tuned: Evaluation) -> list[str]:
     """What goes wrong in the text when a reward is squeezed too hard."""
     signs = []
-    means = [{name: mean for name, (mean, _) in side.table().items()} for side in (start, tuned)]
+    means = _means(start, tuned)
     ratio = math.exp(means[1]["surprise"] - means[0]["surprise"])
     if ratio > MAX_PERPLEXITY_RATIO:
         signs.append(f"the base finds it {ratio:.1f} times as surprising")

@@ -129,9 +129,7 @@ def write_verdict(
 ) -> Verdict:
     """`best` are the start model's best of `best_of` answers."""
     human = people.wins(run, start, tuned)
-    settings = run.settings
-    kl_price = settings.get("kl_coef", 0.0) if settings.get("kl_in") != "loss" else 0.0
-    verdict = judge(start, tuned, None if best is None else (best_of, best), human, kl_price)
+    verdict = judge(start, tuned, None if best is None else (best_of, best), human, _kl_price(run))
     answers = [
         {"prompt": p, "start": s, "tuned": t} | ({"messages": chat} if (chat := messages_of(p)) else {})
         for p, s, t in zip(start.prompts, start.texts, tuned.texts, strict=True)
@@ -141,6 +139,15 @@ def write_verdict(
     run.write("verdict.json", verdict.as_dict() | sides)
     console.print(verdict_table(start, tuned, verdict))
     return verdict
+
+
+def _kl_price(run: Run) -> float:
+    """What a nat cost in the reward, in the last step: with `adaptive_kl_target` the price drifts."""
+    settings = run.settings
+    if settings.get("kl_in") == "loss":
+        return 0.0
+    steps = run.read_lines("metrics.jsonl") or [{}]
+    return float(steps[-1].get("kl_coef", settings.get("kl_coef", 0.0)))
 
 
 def _measured(known: dict[str, Any], prompts: Sequence[str]) -> tuple[Evaluation, Evaluation, Evaluation | None, int]:
