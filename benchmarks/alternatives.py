@@ -6,9 +6,9 @@ DATA holds tldr/{train,valid}.jsonl (prompt, completion). One SFT model and one 
 tldr_pipeline.py, serve all: SFT alone, its best of 4 answers, rejection-sampling fine-tuning (SFT on the best of 4
 answers to each training post), DPO (TRL 1.16.0, on the pairs that the reward model learned from), and RLOO, GRPO and
 PPO with burnish. The SFT adapter acts everywhere and is merged into the base, so that every way starts from, and counts
-its KL from, the very same model. DPO gets the time that PPO took. On posts that nobody was trained on: the reward
-model's score, the TL;DR rule and ROUGE-L to the author's summary, one sampled answer each. SmolLM2-135M. Stopped, it
-goes on where it was.
+its KL from, the very same model. DPO gets the time that PPO took, RLOO and GRPO twice its steps. (The first of PPO's
+steps trains the value model alone.) On posts that nobody was trained on: the reward model's score, the TL;DR rule and
+ROUGE-L to the author's summary, one sampled answer each. SmolLM2-135M. Stopped, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -37,16 +37,22 @@ from burnish.evaluation.paired import compare
 from burnish.models.adapter_files import load_adapter
 from burnish.rewards.parts import parts_of
 from burnish.runs.run import Run
+from burnish.stages.demo import CRITIC
 from burnish.stages.stage import STAGES
 from peer import run_side
-from pipelines import LEARNING_RATE, PPO, write
+from pipelines import PPO, write
 from tldr_pipeline import MODEL, TLDR, swapped
 from workload import MeasuredRows, fingerprint, machine, read_rows, write_results
 
 NUM_ANSWERS = 4
-CREDIT = {key: own for key, own in PPO.items() if key in ("gamma", "lam") or key.startswith("value_")}
-SHARED = {key: own for key, own in PPO.items() if key not in CREDIT} | {"learning_rate": LEARNING_RATE}
-RECIPES: dict[str, dict[str, Any]] = {"RLOO": {"recipe": "rloo"}, "GRPO": {"recipe": "grpo"}, "PPO": CREDIT}
+RECIPES: dict[str, dict[str, Any]] = {
+    "RLOO": {"recipe": "rloo"},
+    "GRPO": {"recipe": "grpo"},
+    "PPO": {"gamma": 1.0, "lam": 1.0} | CRITIC,
+}
+# Of the recipes. More than the pipelines': there the adapter starts from SFT's, here from nothing, and moves less at
+# first.
+LEARNING_RATE = 3e-3
 RULE = parts_of("tldr")
 
 
@@ -100,7 +106,7 @@ class Start:
         data |= {"fields": {"reference": "completion"}, "steps": self.options.steps}
         data |= {"batch_size": self.options.batch_size, "mini_batch_size": min(16, self.options.batch_size)}
         reward = [{"kind": "model", "path": self.reward_model}]
-        given = SHARED | {"model_name": self.model, "reward": reward} | data | own
+        given = PPO | {"model_name": self.model, "reward": reward, "learning_rate": LEARNING_RATE} | data | own
         config = TrainConfig(**self.settings("unused", **given))
         trainer = PPOTrainer(config)
         split = STAGES["ppo"].load(config)
@@ -172,7 +178,9 @@ def rejection_sampling(start: Start) -> tuple[Evaluation, float]:
 
 
 def recipe(name: str, start: Start) -> tuple[Evaluation, float]:
-    trainer = start.trainer(**RECIPES[name])
+    own = RECIPES[name]
+    # A step of groups reads a quarter of the posts and has no value model, so it gets twice the steps.
+    trainer = start.trainer(**own, steps=start.options.steps * (2 if "recipe" in own else 1))
     started = time.perf_counter()
     trainer.train(start.prompts)
     seconds = time.perf_counter() - started
@@ -231,6 +239,7 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first-seed", type=int, default=0, help="report other seeds than settings were chosen on")
     parser.add_argument("--demonstrations", type=int, default=160)
     parser.add_argument("--held-out", type=int, default=48)
     parser.add_argument("--steps", type=int, default=8)
@@ -239,10 +248,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs") / "alternatives")
     options = parser.parse_args()
     sizes = [options.demonstrations, options.held_out, options.steps, options.batch_size]
-    job = fingerprint([sizes, MODEL, TLDR, SHARED, RECIPES])
+    job = fingerprint([sizes, MODEL, TLDR, PPO, RECIPES, LEARNING_RATE])
     measured = MeasuredRows("alternatives")
     rows: list[dict[str, Any]] = []
-    for seed in range(options.seeds):
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
         start = Start(options, options.folder / f"{job}-{seed}", seed)
         key = {"seed": seed, "job": job}
         ways: dict[str, Way] = {"SFT": sft_alone, f"best of {NUM_ANSWERS}": best_of_n}

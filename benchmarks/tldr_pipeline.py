@@ -1,10 +1,10 @@
 """SFT, reward model, PPO and verdict on real TL;DR posts of real length, over seeds.
 
-    python benchmarks/tldr_pipeline.py DATA [--seeds 3] [--demonstrations 256] [--steps 10]
+    python benchmarks/tldr_pipeline.py DATA [--seeds 3] [--demonstrations 256] [--steps 16]
 
 DATA holds tldr/{train,valid}.jsonl (prompt, completion). SFT learns from the authors' summaries. There are no human
 choices for these posts, so the reward model learns to tell the author's own summary from one of similar length that
-another author wrote: it must read the post to do so. PPO is measured on valid posts only; the TL;DR rule and ROUGE-L
+another author wrote: it must read the post to do so. RLOO is measured on valid posts only; the TL;DR rule and ROUGE-L
 to the author's summary are second opinions that it never sees. SmolLM2-135M. Prints a table and, last, one JSON line;
 stopped, it goes on with the seed where it was.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from burnish.config.pipeline_config import PipelineConfig, pipeline_config
 from burnish.stages.demo import demo_settings
-from pipelines import LEARNING_RATE, PPO, measure_seeds, write
+from pipelines import PPO, measure_seeds, write
 from workload import read_rows
 
 TLDR = demo_settings("tldr")
@@ -60,7 +60,7 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
                 "prompts": train_file,
                 "eval_prompts": valid_file,
                 "fields": {"reference": "completion"},
-                "learning_rate": LEARNING_RATE,
+                "recipe": "rloo",
                 "steps": options.steps,
             },
         },
@@ -70,7 +70,8 @@ def configure(options: Namespace, folder: Path, seed: int) -> PipelineConfig:
 
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
     parser.add_argument("--demonstrations", type=int, default=256)
     parser.add_argument("--held-out", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=10)
-    measure_seeds("tldr_pipeline", parser, configure)
+    parser.add_argument("--steps", type=int, default=16)
+    measure_seeds("tldr_pipeline", parser, configure, first_seed=20)

@@ -122,7 +122,8 @@ def time_to_reward(results: dict[str, Any]) -> str:
         )
         for r in results["rows"]
     ]
-    tried = "Learning rates tried, on a seed that is not in the table:\n\n" + "\n".join(f"- {line}" for line in sweeps)
+    where = "Learning rates tried, on a seed that is not in the table (those of TRL's PPO: on seed 0):"
+    tried = where + "\n\n" + "\n".join(f"- {line}" for line in sweeps)
     return "\n\n".join([table(header, rows), tried, measured_on(results)])
 
 
@@ -403,7 +404,7 @@ def reward_model(results: dict[str, Any]) -> str:
     return table([*header, "calibration error", "score and length"], rows) + "\n\n" + measured_on(results)
 
 
-def pipeline(results: dict[str, Any]) -> str:
+def pipeline(results: dict[str, Any], without: tuple[str, ...] = ()) -> str:
     """One row per measure, start and tuned; one column per seed."""
     runs = results["rows"]
 
@@ -426,6 +427,9 @@ def pipeline(results: dict[str, Any]) -> str:
             tally = f"{own['wins']}, worse on {own['losses']}{ties}" if "wins" in own else f"{own['rate']:.0%}"
             cells.append(f"{tally} {share}")
         return cells
+
+    def habit(found: list[dict[str, Any]]) -> str:
+        return '"{phrase}", {start} to {tuned}'.format(**found[0]) if found else "-"
 
     rows = []
     if "sft_loss" in runs[0]:
@@ -450,10 +454,25 @@ def pipeline(results: dict[str, Any]) -> str:
         ["better by the reward", *wins("win_rate")],
         ["better by the second reward", *wins("win_rate_by_second_reward")],
         ["start's best of 4, reward", *(f"{r['best_of_n']['reward']:.2f}" for r in runs)],
+    ]
+    if "references" in runs[0]:
+        authors = [r["references"] for r in runs]
+        rows.append(
+            ["authors' own answers, reward", *("{mean:.2f} ± {half_interval_95:.2f}".format(**a) for a in authors)]
+        )
+    if any(r.get("habits") for r in runs):
+        rows.append(["a new habit, and how many answers have it", *(habit(r["habits"]) for r in runs)])
+    rows += [
         ["**verdict**", *(f"**{r['outcome']}**" for r in runs)],
         ["reward by step", *(", ".join(f"{reward:.2f}" for _, reward, _ in r["curve"]) for r in runs)],
     ]
+    rows = [row for row in rows if row[0] not in without]
     return table(["start to tuned", *(f"seed {r['seed']}" for r in runs)], rows) + "\n\n" + measured_on(results)
+
+
+def demo(results: dict[str, Any]) -> str:
+    """What README has room for."""
+    return pipeline(results, without=("ROUGE-L of the base", "reward by step"))
 
 
 def alternatives(results: dict[str, Any]) -> str:
@@ -514,6 +533,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         predicted_memory,
         credit,
         alternatives,
+        demo,
         beside,
         scaleout,
         token_by_token,
