@@ -200,7 +200,7 @@ def _data_of(run: Run) -> list[tuple[str, str]]:
     result = run.read("result.json") if run.has("result.json") else {}
     rows = [(f"{side.replace('_', '-')} prompts", str(n)) for side, n in (result.get("num_prompts") or {}).items()]
     for kind, table in (result.get("data") or {}).items():
-        counted = next((cells for name, *cells in table if name == "rows"), [])
+        counted: list[str] = next((cells for name, *cells in table if name == "rows"), [])
         rows += [(f"{side} rows ({kind})", cell) for side, cell in zip(("training", "held-out"), counted, strict=False)]
     rows += [("source", f"`{Path(str(run.settings[key])).name}`") for key in SOURCES if run.settings.get(key)]
     if result.get("data_fingerprint"):
