@@ -243,6 +243,37 @@ def quantised(results: dict[str, Any]) -> str:
     return table(header, rows) + "\n\n" + measured_on(results)
 
 
+def distilled(results: dict[str, Any]) -> str:
+    """One row for each run that was distilled; what was refused is told below."""
+    rows, refused = [], []
+    for r in results["rows"]:
+        name = f"{r['task']}, seed {r['seed']}"
+        if "refused" in r:
+            refused.append(f"{name} was refused: {r['refused']}")
+            continue
+        rewards = ("start", "reward_before", "reward_after")
+        rows.append(
+            [
+                name,
+                *("{:.2f} ± {:.2f}".format(*r[side]) for side in rewards),
+                *(f"{r[kl]:.4f}" for kl in ("kl_of_base", "kl_at_start")),
+                f"**{r['kl']:.4f}**",
+                f"{r['same_answers']} of {r['num_answers']}",
+                f"{r['updates']}",
+                f"{r['training_seconds']} s, {r['export_seconds']} s",
+            ]
+        )
+    header = ["run", "reward of the start", "trained", "ordinary LoRA", "KL of the trained model to the start"]
+    header += [
+        "to the LoRA as it begins",
+        "to the finished LoRA",
+        "equal greedy answers",
+        "updates",
+        "training, export",
+    ]
+    return "\n\n".join([table(header, rows), *refused, measured_on(results)])
+
+
 def scaleout(results: dict[str, Any]) -> str:
     """Local and served rollouts, a row for each seed."""
     rows = [
@@ -529,6 +560,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
         kl_charge,
         kl_learning,
         quantised,
+        distilled,
         sharing,
         predicted_memory,
         credit,
@@ -636,6 +668,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/results.md": partial(with_results, "docs/results.md"),
     "docs/token_by_token.md": partial(with_results, "docs/token_by_token.md"),
     "docs/prompt_once.md": partial(with_results, "docs/prompt_once.md"),
+    "docs/export.md": partial(with_results, "docs/export.md"),
     "docs/scopes.md": partial(with_results, "docs/scopes.md"),
     "docs/scaling.md": partial(with_results, "docs/scaling.md"),
     "docs/reliability.md": partial(with_results, "docs/reliability.md"),

@@ -10,29 +10,13 @@ from transformers import AutoModelForCausalLM
 from burnish import InputError, PPOTrainer
 from burnish.errors import ResourceError
 from burnish.services.service import Service
-from tiny import PROMPTS, count_vowels, perturb, tiny_config, tiny_model, tiny_tokenizer
-from vllm_server import is_installed, serving
+from tiny import PROMPTS, count_vowels, perturb, tiny_config, tiny_tokenizer
+from vllm_server import is_installed
 
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(not is_installed(), reason="vLLM is not installed; `make test-engines` installs it"),
 ]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Heads as large as its kernels want them."""
-    folder = tmp_path_factory.mktemp("model")
-    model = tiny_model(hidden_size=64, head_dim=32, num_attention_heads=2, num_key_value_heads=1, intermediate_size=128)
-    model.save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(folder, tmp_path_factory):
-    with serving(folder, tmp_path_factory.mktemp("vllm") / "log.txt", max_length=256, rank=8) as started:
-        yield started
 
 
 def trainer_of(server, folder, model=None, **changes):

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from runs_to_export import trained
 from tiny_gguf import write_tiny_gguf
+
+from runs_to_export import trained
 
 WORDS = "fox dog cat cow hen owl bee ant elk emu yak eel".split()
 

@@ -2,46 +2,26 @@
 
 import json
 import re
-import shutil
-from importlib.util import find_spec
-from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
 from peft import PeftModel
-from rich.console import Console
-from runs_to_export import trained
 from safetensors.torch import load_file, save_file
-from tiny_gguf import write_tiny_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
 from burnish.cli.app import app
-from burnish.errors import InputError, WrongExportError
+from burnish.errors import WrongExportError
 from burnish.evaluation.measure import evaluate
-from burnish.export import gguf_files
 from burnish.export.distillation import ReadsPrompts, acting_on
 from burnish.export.merged import generation_config
 from burnish.export.same_answers import compare
 from burnish.export.source import Answer
 from burnish.stages import exporting
-from burnish.stages.export import Wish, export
+from runs_to_export import loaded_as_the_card_says, made, told_by, trained
 from tiny import PROMPTS, perturb, tiny_model, tiny_tokenizer, tiny_trainer
-
-needs_llama_cpp = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs llama.cpp: pip install xllamacpp")
-
-
-def made(run, form, **more):
-    return export(Console(file=StringIO(), width=200), Wish(str(run), form, **more))
-
-
-def told_by(call):
-    with pytest.raises(InputError) as error:
-        call()
-    return str(error.value)
-
 
 # ------------------------------------------------------------------------------------------------ peft, transformers
 
@@ -54,18 +34,6 @@ def test_an_adapter_says_in_peft_what_it_says_in_burnish(request, place, tmp_pat
     assert found.facts["compared"]["largest_gap"] < 1e-3
     assert json.loads((tmp_path / "adapter/export.json").read_text())["verified"] is True
     assert isinstance(loaded_as_the_card_says(found.folder, place, monkeypatch)["model"], PeftModel)
-
-
-def loaded_as_the_card_says(folder, place, monkeypatch):
-    """The card's code is run in the folder of the export, with the base where the card wants it."""
-    card = (folder / "README.md").read_text()
-    assert "Put the base model, `base.gguf`, into a folder `base` here first." in card
-    (folder / "base").mkdir()
-    shutil.copy(place / "base.gguf", folder / "base")
-    monkeypatch.chdir(folder)
-    known = {}
-    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], known)
-    return known
 
 
 def test_a_merged_model_says_in_transformers_what_the_adapter_says(sequence_run, tmp_path):
@@ -150,69 +118,6 @@ def test_the_lora_that_a_run_began_with_is_tried_as_it_was_exported(place, seque
 def _damage(adapter):
     weights = load_file(adapter / "adapter_model.safetensors")
     save_file({k: v * 1.5 for k, v in weights.items()}, adapter / "adapter_model.safetensors")
-
-
-# ------------------------------------------------------------------------------------------------------- llama.cpp
-
-
-@needs_llama_cpp
-@pytest.mark.parametrize("scope", ["sequence", "response"])
-def test_an_adapter_says_in_llama_cpp_what_it_says_in_burnish(request, tmp_path, scope):
-    found = made(request.getfixturevalue(f"{scope}_run"), "gguf", output=str(tmp_path / "gguf"))
-    assert found.facts["compared"]["num_equal"] == 8
-    assert {*found.as_dict()["files"]} == {"README.md", "adapter.gguf", "export.json"}
-    assert not [*tmp_path.glob(".*")]  # nor is the base still there that it was tried on
-
-
-@needs_llama_cpp
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_adapter_and_model_of_other_families_say_in_llama_cpp_what_they_say_in_burnish(place, tmp_path, family):
-    base = write_tiny_gguf(tmp_path / "base.gguf", family)
-    run = trained(place, family, model_name=str(base), adapter_scope="sequence")
-    for merged in (False, True):
-        found = made(run, "gguf", output=str(tmp_path / f"gguf-{merged}"), merged=merged)
-        assert found.facts["compared"]["num_equal"] == 8
-
-
-@needs_llama_cpp
-def test_an_activated_adapter_that_begins_a_token_early_is_found_out(response_run, tmp_path, monkeypatch):
-    """All invocation tokens in the file make llama.cpp begin one before them."""
-    monkeypatch.setattr(gguf_files, "named_invocation", lambda source: source.base.invocation)
-    with pytest.raises(WrongExportError, match="this export is wrong, and was not kept"):
-        made(response_run, "gguf", output=str(tmp_path / "gguf"))
-    assert not [*tmp_path.iterdir()]
-
-
-@needs_llama_cpp
-@pytest.mark.parametrize(("gguf_type", "gap", "num_equal"), [("f32", 1e-4, 8), ("f16", 0.02, 8), ("q8_0", 0.5, 0)])
-def test_a_merged_model_says_in_llama_cpp_what_the_adapter_says(sequence_run, tmp_path, gguf_type, gap, num_equal):
-    """Gaps of 4e-6, 0.006 and 0.17 nats on average were measured: the next coarser numbers would be found out."""
-    found = made(sequence_run, "gguf", output=str(tmp_path / "m"), merged=True, gguf_type=gguf_type)
-    assert found.facts["compared"]["mean_gap"] < gap
-    assert found.facts["compared"]["num_equal"] >= num_equal  # rounded to 8 bits, a random model goes other ways
-    assert (tmp_path / "m" / f"model-{gguf_type}.gguf").is_file()
-
-
-def test_without_llama_cpp_it_is_said_that_nothing_was_tried(sequence_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting.consumers, "has_llama_cpp", lambda: False)
-    found = made(sequence_run, "gguf", output=str(tmp_path / "gguf"))
-    assert found.facts["verified"] is False
-    assert "pip install xllamacpp" in found.facts["not_verified"]
-    assert "Not tried: llama.cpp is not installed here" in (tmp_path / "gguf/README.md").read_text()
-
-
-@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: pip install 'burnish[quantize]'")
-def test_of_a_quantized_base_the_adapter_is_written_and_nothing_is_said_to_be_tried(place, tmp_path, monkeypatch):
-    run = trained(place, "rounded", adapter_scope="sequence", quantize="int8")
-    found = made(run, "gguf", output=str(tmp_path / "gguf"))
-    assert found.facts["verified"] is False
-    assert "is quantized, in a way that GGUF does not have" in found.facts["not_verified"]
-    assert (tmp_path / "gguf/adapter.gguf").is_file()
-    for form, more in (("ollama", {}), ("merged", {}), ("gguf", {"merged": True})):
-        told = told_by(lambda form=form, more=more: made(run, form, output=str(tmp_path / "out"), **more))
-        assert told.startswith("the base of this run is quantized")
-    adapter = made(run, "adapter", output=str(tmp_path / "adapter"))
-    assert loaded_as_the_card_says(adapter.folder, place, monkeypatch)["base"].hf_quantizer is not None
 
 
 # ------------------------------------------------------------------------------------------------- an ordinary LoRA
@@ -315,7 +220,10 @@ def test_what_is_there_is_not_written_over(sequence_run, tmp_path):
         ("sequence", "lora", {}, "is an ordinary LoRA already; use --to adapter"),
         ("sequence", "mergd", {}, "there is no form 'mergd'; did you mean 'merged'?"),
         ("sequence", "gguf", {"gguf_type": "q9"}, "there is no --type q9; there are f32, f16, q8_0"),
+        ("sequence", "gguf", {"gguf_type": "q8_0"}, "--type q8_0 is of a whole model, and this export has none"),
         ("sequence", "merged", {"merged": True}, "--merged goes with --to gguf"),
+        ("sequence", "merged", {"with_base": True}, "--with-base goes with --to gguf"),
+        ("sequence", "gguf", {"with_base": True, "merged": True}, "a merged model has it in it"),
         ("sequence", "adapter", {"lora": "none"}, "none holds no adapter saved by burnish"),
         ("sequence", "ollama", {}, "it knows ChatML"),
     ],

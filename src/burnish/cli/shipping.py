@@ -24,8 +24,9 @@ def export(
     lora: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="what `--to lora` made, in place of the run's own adapter")
     ] = None,
-    gguf_type: Annotated[str, typer.Option("--type", help="of a GGUF model's weights: f32, f16 or q8_0")] = "f32",
+    gguf_type: Annotated[str, typer.Option("--type", help="of a whole GGUF model's weights: f32, f16, q8_0")] = "f32",
     merged: Annotated[bool, typer.Option("--merged", help="with gguf: the whole model, not the adapter")] = False,
+    with_base: Annotated[bool, typer.Option("--with-base", help="with gguf: the base beside the adapter")] = False,
     prompt: Annotated[
         list[str] | None, typer.Option(help="to compare answers to (again for more); default: held-out ones")
     ] = None,
@@ -39,7 +40,7 @@ def export(
     from burnish.stages.export import Wish
     from burnish.stages.export import export as make
 
-    wish = Wish(run, to, output, lora, gguf_type, merged, tuple(prompt or ()), updates, trust)
+    wish = Wish(run, to, output, lora, gguf_type, merged, with_base, tuple(prompt or ()), updates, trust)
     made = make(_told_aside(as_json), wish)
     if as_json:
         tell_json(made.as_dict())

@@ -20,7 +20,7 @@ from burnish.export.loading import how_to_load
 from burnish.export.same_answers import Difference, Sameness
 from burnish.export.source import Source
 from burnish.runs.run import Run, step_of
-from burnish.show.earlier_stages import earlier_stages
+from burnish.show.earlier_stages import earlier_stages, measured_of, stages_before
 from burnish.text import visible, without_secrets
 
 LIBRARIES = {"adapter": "peft", "lora": "peft", "merged": "transformers", "gguf": "gguf", "ollama": "gguf"}
@@ -31,6 +31,8 @@ SETTINGS = (
 )
 PARTS = ("mean", "half_interval_95")  # of a mean reward; no interval is known of a single answer
 CURVES = ("reward", "kl", "entropy", "loss")
+SOURCES = ("prompts", "demonstrations", "preferences", "scores")  # the settings that name data
+NOT_MEASURED = "Nothing was measured on held-out data: whether it is better than its start, nobody knows."
 NUM_ROWS = 8  # of the table of curves
 
 
@@ -111,12 +113,12 @@ def _what_it_is(source: Source) -> str:
 
 def _measured(run: Run) -> str:
     if not run.has("verdict.json"):
-        return "Nothing was measured on held-out prompts."
+        rows: Sequence[Sequence[str]] = measured_of(run) if run.is_complete else []
+        return _table(("on held-out data", ""), rows) if rows else NOT_MEASURED
     verdict = run.read("verdict.json")
     sides = comparison(verdict["start"], verdict["tuned"])
-    rows = [*sides, *who_won(verdict)]
     count = len(verdict.get("answers") or [])
-    table = _table(("", "start", "tuned"), rows)
+    table = _table(("", "start", "tuned"), [*sides, *who_won(verdict)])
     note = f"(On {count} held-out prompts, sampled answers; ± and brackets: 95 % intervals.)"
     return f"{verdict.get('sentence', '')}\n\n{table}\n\n{note}"
 
@@ -188,16 +190,22 @@ def _number(value: Any) -> str:
 
 
 def _data(run: Run) -> str:
+    """What the run was trained on, and the stages before it: how much, and which, by a fingerprint."""
+    stages = {run.stage: run} | {stage.folder.name: stage for stage in stages_before(run)}
+    told = [(name, *row) for name, stage in stages.items() for row in _data_of(stage)]
+    return _table(("stage", "data", ""), told) if told else "Not known."
+
+
+def _data_of(run: Run) -> list[tuple[str, str]]:
     result = run.read("result.json") if run.has("result.json") else {}
-    rows = []
-    for side, number in (result.get("num_prompts") or {}).items():
-        rows.append((f"{side.replace('_', '-')} prompts", str(number)))
-    source = next((run.settings[k] for k in ("prompts", "demonstrations") if run.settings.get(k)), None)
-    if source is not None:
-        rows.append(("source", f"`{Path(str(source)).name}`"))
+    rows = [(f"{side.replace('_', '-')} prompts", str(n)) for side, n in (result.get("num_prompts") or {}).items()]
+    for kind, table in (result.get("data") or {}).items():
+        counted: list[str] = next((cells for name, *cells in table if name == "rows"), [])
+        rows += [(f"{side} rows ({kind})", cell) for side, cell in zip(("training", "held-out"), counted, strict=False)]
+    rows += [("source", f"`{Path(str(run.settings[key])).name}`") for key in SOURCES if run.settings.get(key)]
     if result.get("data_fingerprint"):
         rows.append(("fingerprint of all texts", f"`{result['data_fingerprint']}`"))
-    return _table(("", ""), rows) if rows else "Not known."
+    return rows
 
 
 def _tried(facts: dict[str, Any]) -> str:
@@ -218,7 +226,29 @@ def _limits(source: Source) -> str:
     ]
     if source.run.stage == "sft":
         del lines[1]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_own_limits(source.run)])
+
+
+def _own_limits(run: Run) -> list[str]:
+    """What the verdict knows against it."""
+    if not run.has("verdict.json"):
+        return []
+    verdict = run.read("verdict.json")
+    lines = []
+    if (outcome := verdict.get("outcome")) != "worth it":
+        lines.append(f"- Its verdict is *{outcome}*; [see above](#is-it-any-good).")
+    best, reward = verdict.get("best_of_n"), verdict["tuned"]["reward"]["mean"]
+    if best and best["reward"] > reward:
+        lines.append(
+            f"- The best of {best['n']:.0f} answers of the start model gets more reward on average "
+            f"({best['reward']:.3f}, and this one's single answers {reward:.3f}), at {best['n']:.0f} times the cost."
+        )
+    for habit in verdict.get("habits") or []:
+        lines.append(
+            f'- It has taken up a habit: {habit["tuned"]} of its answers say "{habit["phrase"]}", and '
+            f"{habit['start']} of its start's to the same prompts."
+        )
+    return lines
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -22,7 +22,7 @@ from burnish.export.source import Answer, Source
 from burnish.system.modules import OWN_PYTHON
 
 LONGEST = 1800  # seconds for llama.cpp to load two files and to answer
-NO_LLAMA_CPP = "llama.cpp is not installed here; get it with: pip install xllamacpp"
+NO_LLAMA_CPP = "llama.cpp is not installed here; get it with: pip install 'burnish[gguf]'"
 
 
 def from_peft(source: Source, folder: Path) -> list[Answer]:

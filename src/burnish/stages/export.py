@@ -36,6 +36,8 @@ class Wish:
     """A folder that `--to lora` made, to be exported in place of the run's own adapter."""
     gguf_type: str = "f32"
     merged: bool = False
+    with_base: bool = False
+    """Keep the base beside a GGUF adapter, as the file that it was tried on."""
     prompts: Sequence[str] = ()
     updates: int | None = None
     trust: bool = False
@@ -94,11 +96,22 @@ def _way_to(form: str) -> str:
 
 def _check_options(wish: Wish) -> None:
     if wish.form in ("gguf", "ollama") and find_spec("gguf") is None:
-        raise InputError("writing a GGUF file needs the package gguf; get it with: pip install gguf")
+        raise InputError("writing a GGUF file needs the package gguf; get it with: pip install 'burnish[gguf]'")
     if wish.gguf_type not in GGUF_TYPES:
         raise InputError(f"there is no --type {wish.gguf_type}; there are {', '.join(GGUF_TYPES)}")
     if wish.merged and wish.form != "gguf":
         raise InputError("--merged goes with --to gguf; a merged model for transformers is --to merged")
+    if wish.with_base and (wish.form != "gguf" or wish.merged):
+        raise InputError(
+            "--with-base goes with --to gguf, whose adapter needs its base beside it; a merged model has it in it, "
+            "--to ollama always writes it, and peft loads the base that the run was trained on"
+        )
+    writes_model = wish.merged or wish.with_base or wish.form == "ollama"
+    if wish.gguf_type != "f32" and not writes_model:
+        raise InputError(
+            f"--type {wish.gguf_type} is of a whole model, and this export has none; use it with --to gguf --merged, "
+            "--to gguf --with-base or --to ollama"
+        )
     if wish.updates is not None and wish.form != "lora":
         raise InputError("--updates goes with --to lora, the only form that is trained")
     if wish.lora is not None and wish.form == "lora":
@@ -164,7 +177,10 @@ def weights_digest(adapter: Path) -> str:
 def _refuse_form(wish: Wish, run: Run, scope: str | None, invocation: list[int]) -> None:
     """What no consumer could use, with the way out."""
     if wish.form == "lora" and run.stage != "ppo":
-        raise InputError(f"{run.folder} is no PPO run; an ordinary LoRA from demonstrations: adapter_scope: sequence")
+        raise InputError(
+            f"{run.folder} is an SFT run, and --to lora is taught on a PPO run's prompts and measured by its reward; "
+            "train with adapter_scope: sequence, which gives an ordinary LoRA at once, or use --to adapter"
+        )
     if scope == "sequence":
         if wish.form == "lora":
             raise InputError(

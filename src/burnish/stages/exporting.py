@@ -140,17 +140,22 @@ def _gguf(work: Work, folder: Path) -> dict[str, Any]:
         with terminal.busy(work.console, "writing the whole model as GGUF"):
             gguf_model(source, file, gguf_type, with_adapter=True)
         return {"files_named": {"model": file.name}, "type": gguf_type} | _tried_by_llama_cpp(work, gguf_type, file)
-    file = folder / "adapter.gguf"
-    gguf_adapter(source, file)
-    named = {"files_named": {"adapter": file.name}, "type": "f32"}
     why = ROUNDED if is_quantized(source) else why_no_model(source)
+    if why is not None and work.wish.with_base:
+        raise InputError(f"--with-base cannot be done for this run: {why}. Leave it out to get the adapter alone")
+    file = folder / ADAPTER
+    gguf_adapter(source, file)
+    named: dict[str, Any] = {"files_named": {"adapter": file.name}, "type": gguf_type}
     if why is not None:
         return named | {"verified": False, "not_verified": f"llama.cpp needs the base as GGUF too, and {why}."}
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".base-") as scratch:
         base = Path(scratch) / "base.gguf"
+        if work.wish.with_base:
+            base = folder / f"base-{gguf_type}.gguf"
+            named["files_named"]["base"] = base.name
         with terminal.busy(work.console, "writing the base as GGUF, to try the adapter on"):
-            gguf_model(source, base, "f32", with_adapter=False)
-        return named | _tried_by_llama_cpp(work, "f32", base, file)
+            gguf_model(source, base, gguf_type, with_adapter=False)
+        return named | _tried_by_llama_cpp(work, gguf_type, base, file)
 
 
 def _ollama(work: Work, folder: Path) -> dict[str, Any]:
