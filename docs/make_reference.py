@@ -103,12 +103,21 @@ def _definition(file: Path, name: str) -> ast.stmt | None:
     return None
 
 
+EXTENSIONS = (
+    Public("Estimator", "ppo.advantage"),
+    Public("RewardPart", "rewards.part"),
+    Public("Engine", "rollout.rollout"),
+)
+"""What extensions implement: public as well, though `import burnish` does not offer it."""
+
+
 def python_page() -> str:
     """The public names, by the room that they live in, with signatures and docstrings."""
     parts = [
         "# Python",
-        "What `import burnish` offers (`burnish.__all__`), made from the docstrings when this site is built. Names\n"
-        "are imported when they are first used. Everything else is internal and may change.",
+        "What `import burnish` offers (`burnish.__all__`), and at the end the interfaces of extensions, made from the\n"
+        "docstrings when this site is built. Names are imported when they are first used. Other names in Python are\n"
+        "internal and may change; commands, config keys and files are [promised](../api.md#what-is-promised) too.",
     ]
     rooms: dict[str, list[Public]] = {}
     for name in burnish.__all__:
@@ -117,6 +126,9 @@ def python_page() -> str:
     for room, names in rooms.items():
         parts.append(f"## {room}")
         parts += [_described(public) for public in names]
+    parts.append("## Interfaces of extensions")
+    parts.append("[Where to put things](../design.md#where-to-put-things) says what uses them.")
+    parts += [_described(public) for public in EXTENSIONS]
     return "\n\n".join(parts) + "\n"
 
 
@@ -124,30 +136,79 @@ def _described(public: Public) -> str:
     node = public.node
     lines = [f"### `{public.name}`", f"*burnish.{public.module}*"]
     if isinstance(node, ast.ClassDef):
-        methods = [m for m in node.body if isinstance(m, ast.FunctionDef)]
-        first = next((m for m in methods if m.name == "__init__"), None)
-        lines.append(f"```python\n{_signature(public.name, first) if first else 'class ' + public.name}\n```")
-        lines.append(_prose(ast.get_docstring(node)))
-        for method in methods:
-            if not method.name.startswith("_") and ast.get_docstring(method):
-                lines.append(
-                    f"```python\n.{_signature(method.name, method)}\n```\n\n{_prose(ast.get_docstring(method))}"
-                )
+        lines += [_code(_made_by(node)), _prose(ast.get_docstring(node)), _keys(public), *_members(node)]
     elif isinstance(node, ast.FunctionDef):
-        lines += [f"```python\n{_signature(public.name, node)}\n```", _prose(ast.get_docstring(node))]
+        lines += [_code(_signature(public.name, node.args, node.returns)), _prose(ast.get_docstring(node))]
     else:
-        lines.append(f"```python\n{ast.unparse(node)}\n```")
+        lines.append(_code(ast.unparse(node)))
     return "\n\n".join(line for line in lines if line)
 
 
-def _signature(name: str, node: ast.FunctionDef) -> str:
-    """As it is called: without self; one parameter a line where one line would be too long."""
-    arguments = ast.unparse(node.args).removeprefix("self").removeprefix("cls").lstrip(", ")
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
-    line = f"{name}({arguments}){returns}"
+def _made_by(node: ast.ClassDef) -> str:
+    """How an instance is made: by `__init__`, or of a dataclass's fields."""
+    for own in node.body:
+        if isinstance(own, ast.FunctionDef) and own.name == "__init__":
+            return _signature(node.name, own.args)
+    if "dataclass" in _decorators(node):
+        return _call(node.name, [ast.unparse(own) for own in node.body if _is_parameter(own)])
+    return f"class {node.name}"
+
+
+def _is_parameter(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.AnnAssign):
+        return False
+    value = ast.unparse(node.value) if node.value else ""
+    return "ClassVar" not in ast.unparse(node.annotation) and "init=False" not in value
+
+
+def _keys(public: Public) -> str:
+    """Of a config: which keys it has. What each means is on the page of them all."""
+    fields = getattr(getattr(burnish, public.name, None), "model_fields", None)
+    if fields is None:
+        return ""
+    named = ", ".join(f"`{key}`" for key in fields)
+    return f"Made of keys: `{public.name}(key=value, ...)`. [Their meanings and defaults](../config.md). {named}"
+
+
+def _members(node: ast.ClassDef) -> list[str]:
+    """Attributes as they are read, methods as they are called."""
+    parts = []
+    for own in node.body:
+        if not isinstance(own, ast.FunctionDef) or own.name.startswith("_") or not ast.get_docstring(own):
+            continue
+        decorators = _decorators(own)
+        if decorators & {"property", "cached_property"}:
+            code = f".{own.name}: {ast.unparse(own.returns) if own.returns else 'Any'}"
+        else:
+            of = node.name if decorators & {"classmethod", "staticmethod"} else ""
+            code = _signature(f"{of}.{own.name}", own.args, own.returns)
+        parts += [_code(code), _prose(ast.get_docstring(own))]
+    return parts
+
+
+def _decorators(node: ast.ClassDef | ast.FunctionDef) -> set[str]:
+    """Their last words: `functools.cached_property` is a `cached_property`."""
+    called = [own.func if isinstance(own, ast.Call) else own for own in node.decorator_list]
+    return {ast.unparse(own).split(".")[-1] for own in called}
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+def _signature(name: str, args: ast.arguments, returns: ast.expr | None = None) -> str:
+    """As it is called: without self."""
+    parts = _split(ast.unparse(args))
+    return _call(name, parts[parts[0] in ("self", "cls") :], f" -> {ast.unparse(returns)}" if returns else "")
+
+
+def _call(name: str, parameters: list[str], returns: str = "") -> str:
+    """One parameter a line where one line would be too long."""
+    parts = [re.sub(r"^(\w+: [^=]*?) ?= ?", r"\1 = ", part) for part in parameters]
+    line = f"{name}({', '.join(parts)}){returns}"
     if len(line) <= 90:
         return line
-    body = "".join(f"    {part},\n" for part in _split(arguments))
+    body = "".join(f"    {part},\n" for part in parts)
     return f"{name}(\n{body}){returns}"
 
 
@@ -163,6 +224,15 @@ def _split(arguments: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
+PLAIN = re.compile(r"`[^`]*`|\[[^\]\n`]*\]|[\w.]*[*_][\w.*]*(?:\[[^\]\n`]*\])?")
+"""In a docstring: code as it is, shapes, and words that Markdown would take for emphasis."""
+
+
 def _prose(docstring: str | None) -> str:
     """Docstrings are plain text: formulas with stars and underscores stay what they are."""
-    return re.sub(r"(?<![`\w])([\w.]*[*_\[][^\s`]*)", r"`\1`", docstring or "") if docstring else ""
+
+    def shown(found: re.Match[str]) -> str:
+        word = found[0] if found[0][0] in "`[" else found[0].rstrip(".")
+        return word if word[0] == "`" else f"`{word}`{found[0][len(word) :]}"
+
+    return PLAIN.sub(shown, docstring or "")

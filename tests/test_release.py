@@ -21,6 +21,13 @@ def test_there_is_one_version():
     assert newest == burnish.__version__
 
 
+def test_the_docs_name_the_wheel_of_this_version():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    wheels = [name for page in pages for name in re.findall(r"burnish-([\d.]+)-py3", page.read_text())]
+    assert len(wheels) >= 3
+    assert set(wheels) == {burnish.__version__}
+
+
 def test_a_tag_names_the_version_that_it_is_on():
     try:
         command = ["git", "-C", str(ROOT), "tag", "--points-at", "HEAD"]

@@ -1,5 +1,6 @@
 """`burnish init`: what it writes is a start, not a puzzle."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,44 @@ def test_a_template_loads_and_its_data_is_there(here, name):
     else:
         config = load_train_config("mine/config.yaml")
         named = [config.prompts, *(str(file) for part in config.reward_parts for file in part.files())]
-    assert {Path(file).name for file in named} == set(names) - {"config.yaml"}
+    assert {Path(file).name for file in named} | {"reward.py"} == set(names) - {"config.yaml"}
     assert "#" in Path("mine/config.yaml").read_text()
+
+
+def with_its_own_reward(name):
+    """The file with the lines on reward.py that are comments at first, as a user would switch them on."""
+    file = Path("mine/config.yaml")
+    text = file.read_text()
+    if re.search(r"^ *# reward:", text, re.MULTILINE):
+        text = re.sub(r"^reward: \w+.*\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^( *)# (reward:|  - \{)", r"\1\2", text, flags=re.MULTILINE)
+    file.write_text(text)
+    if TEMPLATES[name].command == "pipeline":
+        return load_pipeline_config(file, []).ppo
+    return load_train_config(file)
+
+
+# Of each template's own reward: answers, and what it gives for them by hand.
+REWARDS = {
+    "tldr": (["One thing happened.", "Two. Things!", "it breaks off"], [1.0, 0.5, 0.0]),
+    "sentiment": (["good good old", "all is new"], [2 / 3, 1.0]),
+    "preferences": (["word " * 20, "word " * 22], [0.0, -0.2]),
+    "math": (["2 + 2.\nAnswer: 4", "It is 4"], [1.0, 0.0]),
+    "blank": (["a b c d e f g h i j.", "a b"], [1.0, -0.8]),
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_template_has_a_reward_to_edit(here, name):
+    write_template(name, Path("mine"))
+    named = [str(getattr(part, "function", "")) for part in with_its_own_reward(name).reward_parts]
+    (address,) = [own for own in named if own]
+    file, _, function = address.rpartition(":")
+    assert Path(file).resolve() == here / "mine" / "reward.py"
+    namespace: dict[str, object] = {}
+    exec(compile(Path(file).read_text(), file, "exec"), namespace)
+    answers, scores = REWARDS[name]
+    assert namespace[function](["?"] * len(answers), answers) == pytest.approx(scores)
 
 
 def test_nothing_is_written_over(here):
