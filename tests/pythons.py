@@ -23,6 +23,7 @@ VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 FAST = "tests/test_maths.py tests/config tests/data tests/sa_pairs tests/system tests/cli/test_init.py".split()
 CORE = """tests/models tests/ppo/test_ppo_trainer.py tests/ppo/test_kl.py tests/ppo/test_training.py
 tests/decoder/test_shared_base.py tests/runs/test_formats.py""".split()
+OF_THE_TESTS = ["gguf", "vaderSentiment", "datasets", "pytest"]
 SHOWN = ("torch", "transformers", "peft", "pydantic", "typer")
 NEED_TORCH = ("torch", "peft", "transformers", "safetensors")
 COMMANDS = ("--help", "--version", "init", "init blank", "init preferences", "config kl_coef", "config --recipe rloo")
@@ -40,7 +41,7 @@ def requirements(light: bool, oldest: bool) -> list[str]:
     """Ours, with those of the tests; `light` leaves out what needs torch, `oldest` takes our lower bounds."""
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     if oldest:
-        return [re.sub(r">=([\w.]+).*", r"==\1", own) for own in needed] + ["gguf", "vaderSentiment", "pytest"]
+        return [re.sub(r">=([\w.]+).*", r"==\1", own) for own in needed] + OF_THE_TESTS
     if not light:
         return [f"{ROOT}[demo,dev]"]
     return [own for own in needed if re.split(r"[<>=\[ ]", own)[0] not in NEED_TORCH]
