@@ -5,6 +5,7 @@ Other libraries know where they run and are imported before; of burnish nothing 
 torch is not among them: for commands that end before they need it.
 """
 
+import asyncio
 import importlib.abc
 import os
 import select
@@ -57,6 +58,8 @@ def import_others(light: bool) -> None:
     import pydantic  # noqa: F401
     import rich.progress  # noqa: F401
     import typer.rich_utils  # noqa: F401
+    import uvicorn.loops.asyncio
+    import uvicorn.protocols.http.auto  # noqa: F401
     import yaml  # noqa: F401
 
     if not light:
@@ -91,6 +94,7 @@ def become_windows(light: bool = True) -> None:
         os.write(handle, b"")  # EBADF if it may not be written, as on Windows
         fsync(handle)
 
+    asyncio.ProactorEventLoop = asyncio.SelectorEventLoop  # Windows' own loop is played by the one that is here
     os.open, os.fsync, os.symlink = open_file, sync, no_symlinks
     shutil._use_fd_functions = False
     subprocess._USE_POSIX_SPAWN = False
@@ -103,13 +107,12 @@ def no_symlinks(*_, **__):
     raise OSError("a required privilege is not held by the client")
 
 
-if __name__ == "__main__":
-    light = sys.argv[1] == "--light"
-    become_windows(light)
+def run(arguments: list[str]) -> None:
+    """Commands, one after the other, with `--then` between them."""
     from burnish.cli import main
 
     commands = [[]]
-    for argument in sys.argv[1 + light :]:
+    for argument in arguments:
         if argument == "--then":
             commands.append([])
         else:
@@ -121,3 +124,9 @@ if __name__ == "__main__":
         except SystemExit as end:
             if end.code:
                 raise
+
+
+if __name__ == "__main__":
+    light = sys.argv[1] == "--light"
+    become_windows(light)
+    run(sys.argv[1 + light :])

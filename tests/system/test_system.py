@@ -31,48 +31,6 @@ def test_only_the_room_for_it_knows_what_not_all_systems_have():
         assert not {node.attr for node in nodes if isinstance(node, ast.Attribute)} & UNIX_NAMES, file
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    from tiny import tiny_model, tiny_tokenizer
-
-    folder = tmp_path_factory.mktemp("work")
-    tiny_model().save_pretrained(folder / "model")
-    tiny_tokenizer().save_pretrained(folder / "model")
-    (folder / "prompts.txt").write_text("".join(f"number {n}:\n" for n in range(12)))
-    (folder / "judge.py").write_text("def short(prompts, responses):\n    return [-float(len(r)) for r in responses]\n")
-    (folder / "config.yaml").write_text(
-        "model_name: model\nprompts: prompts.txt\nreward: judge.py:short\nnum_eval_prompts: 4\nbatch_size: 4\n"
-        "steps: 2\nepochs: 1\nmax_new_tokens: 5\nsave_every: 1\nmax_kl: null\n"
-    )
-    return folder
-
-
-def as_windows(folder, *arguments, code=0):
-    command = [sys.executable, str(Path(__file__).with_name("as_windows.py")), *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def test_a_run_trains_saves_and_resumes_without_what_windows_lacks(workplace):
-    commands = ["train config.yaml run_name=one", "resume runs/one", "resume runs/one --from 1 steps=3"]
-    commands += ["verify runs/one", "report runs/one", "runs"]
-    said = as_windows(workplace, *" --then ".join(commands).split())
-    for words in ("already finished", "Resuming after step 1 of 3", "3 steps, each once", "report.html", "outcome"):
-        assert words in said
-    names = [path.name for path in (workplace / "runs").rglob("*")]
-    assert not [name for name in names if set(name) & set('<>:"\\|?*') or name.endswith((" ", "."))]
-
-
-def test_what_only_linux_can_do_is_refused_in_a_sentence(workplace):
-    rows = "".join(f'{{"prompt": "{n}", "reference": "assert True"}}\n' for n in range(12))
-    (workplace / "code.jsonl").write_text(rows)
-    command = ["--light", "train", "config.yaml", "prompts=code.jsonl", "reward=[{kind: code}]"]
-    said = as_windows(workplace, *command, code=2)
-    assert "kind: code confines what it runs with Linux's means" in said
-
-
 def test_a_lock_of_bytes_keeps_others_out_and_lets_them_read(tmp_path):
     """Windows' way: a run folder in use is refused, and who uses it is told."""
     command = [sys.executable, "-c", HOLDS, str(Path(__file__).parent), str(tmp_path)]
